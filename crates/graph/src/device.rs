@@ -1,0 +1,270 @@
+//! The border between graph and device.
+//!
+//! A device sees ops, layouts and dtypes; it has never heard of a model. Everything that can be refused is
+//! refused at load: [`Device::supports`] is total, and after [`Device::compile`] a step can fail only because
+//! the device itself is gone ([`Lost`]).
+
+use std::ops::ControlFlow;
+
+use firth_quant::Dtype;
+
+use crate::graph::Type;
+use crate::op::Op;
+use crate::plan::Segment;
+use crate::shape::{Extents, Shape};
+use crate::state::StateSpec;
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Short name: `cpu`, `gpu:0`.
+    pub name: String,
+    /// For people: `AVX-512, 2 threads`.
+    pub description: String,
+    /// Bytes it may still take, where it can say.
+    pub free_bytes: Option<u64>,
+    /// Whether its programs read and write host values in place.
+    pub shares_host_memory: bool,
+}
+
+/// What a weight is used for. A device stores it once, in a layout that serves all its uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Use {
+    /// The matrix of a product.
+    MatMul,
+    /// Matrices of experts.
+    Experts,
+    /// Rows by index.
+    Rows,
+    /// A vector or table of f32 read element by element.
+    Elements,
+}
+
+/// A weight to load.
+#[derive(Clone, Debug)]
+pub struct WeightSpec {
+    /// For messages.
+    pub name: String,
+    /// Type in the file.
+    pub dtype: Dtype,
+    /// Shape, constant.
+    pub shape: Shape,
+    /// Every use in every program.
+    pub uses: Vec<Use>,
+}
+
+/// The bytes of a weight: whole rows in file order.
+pub trait WeightBytes {
+    /// All bytes, mapped or made.
+    fn bytes(&self) -> &[u8];
+    /// Says that the bytes up to `end` will not be read again, so that mapped pages can be dropped.
+    fn done(&self, end: usize) {
+        let _ = end;
+    }
+}
+
+impl WeightBytes for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
+/// A weight on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WeightId(pub u32);
+
+/// A state on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StateId(pub u32);
+
+/// The device is gone or broken; what it held is lost.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("device {device} was lost: {reason}")]
+pub struct Lost {
+    /// Its name.
+    pub device: String,
+    /// What it said.
+    pub reason: String,
+}
+
+/// Why a load ends.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LoadError {
+    /// The graph itself is wrong.
+    #[error(transparent)]
+    Graph(#[from] crate::graph::GraphError),
+    /// No device that may run an op has a kernel for it.
+    #[error("{scope}: no kernel for `{op}` with operands {operands} on {device}")]
+    NoKernel {
+        /// Where in the model.
+        scope: String,
+        /// The op.
+        op: &'static str,
+        /// Types and shapes of its operands.
+        operands: String,
+        /// Devices asked.
+        device: String,
+    },
+    /// A weight that no single device can serve all uses of.
+    #[error("weight `{name}` ({dtype}): no device serves all its uses ({uses})")]
+    WeightUses {
+        /// The weight.
+        name: String,
+        /// Its type.
+        dtype: &'static str,
+        /// Its uses.
+        uses: String,
+    },
+    /// A state that no single device can serve all ops of.
+    #[error("state `{name}`: no device has kernels for all ops on it ({ops})")]
+    StateOps {
+        /// The state.
+        name: String,
+        /// The ops.
+        ops: String,
+    },
+    /// Memory does not suffice.
+    #[error("{what} needs {needed} bytes on {device}, {free} are free")]
+    OutOfMemory {
+        /// For what.
+        what: String,
+        /// The device.
+        device: String,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// The caller asked to stop.
+    #[error("load cancelled")]
+    Cancelled,
+    /// Anything else that a device cannot take.
+    #[error("{device}: {reason}")]
+    Device {
+        /// The device.
+        device: String,
+        /// What it cannot take.
+        reason: String,
+    },
+}
+
+/// A submitted step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(pub u64);
+
+/// Values in host memory that segments exchange with the host and with each other: step inputs, transfers
+/// and outputs. Allocated once for the largest step.
+#[derive(Debug, Default)]
+pub struct HostValues {
+    slots: Vec<HostSlot>,
+}
+
+#[derive(Debug)]
+struct HostSlot {
+    // u128 for its alignment of 16; 64-byte lines are met by the kernels' unaligned loads.
+    words: Vec<u128>,
+    bytes: usize,
+}
+
+impl HostValues {
+    /// One slot per size in bytes, zeroed.
+    pub fn new(sizes: &[usize]) -> Self {
+        let slot = |&bytes: &usize| HostSlot { words: vec![0; bytes.div_ceil(16)], bytes };
+        HostValues { slots: sizes.iter().map(slot).collect() }
+    }
+
+    /// Bytes of slot `i`.
+    pub fn bytes(&self, i: usize) -> &[u8] {
+        let slot = &self.slots[i];
+        &bytemuck::cast_slice(&slot.words)[..slot.bytes]
+    }
+
+    /// Bytes of slot `i`, to write.
+    pub fn bytes_mut(&mut self, i: usize) -> &mut [u8] {
+        let slot = &mut self.slots[i];
+        &mut bytemuck::cast_slice_mut(&mut slot.words)[..slot.bytes]
+    }
+
+    /// Slot `i` as integers.
+    pub fn i32_mut(&mut self, i: usize) -> &mut [i32] {
+        bytemuck::cast_slice_mut(self.bytes_mut(i))
+    }
+
+    /// Slot `i` as floats.
+    pub fn f32_mut(&mut self, i: usize) -> &mut [f32] {
+        bytemuck::cast_slice_mut(self.bytes_mut(i))
+    }
+
+    /// Slot `i` as integers.
+    pub fn i32(&self, i: usize) -> &[i32] {
+        bytemuck::cast_slice(self.bytes(i))
+    }
+
+    /// Slot `i` as floats.
+    pub fn f32(&self, i: usize) -> &[f32] {
+        bytemuck::cast_slice(self.bytes(i))
+    }
+
+    /// Number of slots.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+}
+
+/// A place that runs ops.
+pub trait Device: Send + Sync {
+    /// What it is.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Whether it has a kernel for `op` on operands of these types and layouts. Total, asked at load only.
+    fn supports(&self, op: &Op, inputs: &[Type]) -> bool;
+
+    /// Bytes that a weight will take here.
+    fn weight_bytes(&self, w: &WeightSpec) -> u64;
+
+    /// Loads a weight. `on` is told bytes of the file consumed and may stop the load.
+    fn load(
+        &self,
+        w: &WeightSpec,
+        src: &dyn WeightBytes,
+        on: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<WeightId, LoadError>;
+
+    /// Makes a state of `n` pages or slots.
+    fn state(&self, spec: &StateSpec, n: usize) -> Result<StateId, LoadError>;
+
+    /// Copies the first `rows` rows of page `from` to page `to`.
+    fn copy_page(&self, state: StateId, from: usize, to: usize, rows: usize) -> Result<(), Lost>;
+
+    /// Reads a page ([`StateSpec::page_bytes`] bytes).
+    fn read_page(&self, state: StateId, page: usize, out: &mut [u8]) -> Result<(), Lost>;
+
+    /// Writes a page.
+    fn write_page(&self, state: StateId, page: usize, bytes: &[u8]) -> Result<(), Lost>;
+
+    /// Makes a segment of a plan ready to run.
+    fn compile(&self, segment: &Segment) -> Result<Box<dyn Program>, LoadError>;
+}
+
+/// A compiled segment.
+pub trait Program: Send {
+    /// Starts a step over the values in `host`; returns at once where the device can.
+    fn submit(&mut self, step: Extents, host: &mut HostValues) -> Result<Ticket, Lost>;
+
+    /// Waits for a step; its results are then in `host`.
+    fn finish(&mut self, ticket: Ticket, host: &mut HostValues) -> Result<(), Lost>;
+
+    /// Bytes of scratch it holds besides the segment's arena.
+    fn scratch_bytes(&self) -> u64;
+
+    /// Time per op since the last call, where it was asked to keep it: name, seconds, calls.
+    fn profile(&mut self, on: bool) -> Vec<(String, f64, u64)> {
+        let _ = on;
+        Vec::new()
+    }
+}

@@ -1,0 +1,163 @@
+//! Resources of a loaded model, and the runner of one of its programs.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::device::*;
+use crate::graph::{Graph, StateDecl, WeightDecl, WeightSource};
+use crate::plan::{HostUse, Plan};
+use crate::shape::Extents;
+
+/// Weights and states on their devices: what the programs of a model share.
+pub struct Resources {
+    /// The devices, in the order that plans name them.
+    pub devices: Vec<Arc<dyn Device>>,
+    weights: HashMap<String, (usize, WeightId)>,
+    states: HashMap<String, (usize, StateId)>,
+    /// Bytes of weights as laid out on the devices.
+    pub weight_bytes: u64,
+}
+
+impl Resources {
+    /// Nothing on `devices` yet.
+    pub fn new(devices: Vec<Arc<dyn Device>>) -> Self {
+        Resources { devices, weights: HashMap::new(), states: HashMap::new(), weight_bytes: 0 }
+    }
+
+    /// Loads what `plan` needs and is not there yet.
+    ///
+    /// `open` gives the bytes of a weight of the file; `pages` the number of pages of a state; `on` is told
+    /// bytes consumed.
+    pub fn load(
+        &mut self,
+        g: &Graph,
+        plan: &Plan,
+        open: &mut dyn FnMut(&WeightDecl) -> Result<Box<dyn WeightBytes>, LoadError>,
+        pages: &dyn Fn(&StateDecl) -> usize,
+        on: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<(), LoadError> {
+        for (i, decl) in g.weights.iter().enumerate() {
+            let spec = &plan.weight_specs[i];
+            if spec.uses.is_empty() || self.weights.contains_key(&spec.name) {
+                continue;
+            }
+            let device = plan.weight_device[i];
+            let bytes = match &decl.source {
+                WeightSource::File(_) => open(decl)?,
+                WeightSource::Rope(rope) => Box::new(bytemuck::cast_slice(&rope.table(2)).to_vec()),
+            };
+            let id = self.devices[device].load(spec, &*bytes, on)?;
+            self.weight_bytes += self.devices[device].weight_bytes(spec);
+            self.weights.insert(spec.name.clone(), (device, id));
+        }
+        for (i, decl) in g.states.iter().enumerate() {
+            if !self.states.contains_key(&decl.name) {
+                let device = plan.state_device[i];
+                let id = self.devices[device].state(&decl.spec, pages(decl))?;
+                self.states.insert(decl.name.clone(), (device, id));
+            }
+        }
+        Ok(())
+    }
+
+    /// The device and id of a state.
+    pub fn state(&self, name: &str) -> Option<(usize, StateId)> {
+        self.states.get(name).copied()
+    }
+}
+
+/// A program ready to run: its compiled segments and its host values.
+pub struct Runner {
+    plan: Plan,
+    programs: Vec<Box<dyn Program>>,
+    host: HostValues,
+    steps: u64,
+}
+
+impl Runner {
+    /// Compiles `plan` over loaded resources.
+    pub fn new(g: &Graph, mut plan: Plan, resources: &Resources) -> Result<Self, LoadError> {
+        let mut programs = Vec::with_capacity(plan.segments.len());
+        for segment in &mut plan.segments {
+            for (id, spec) in segment.weights.iter_mut().zip(&plan.weight_specs) {
+                if let Some((device, w)) = resources.weights.get(&spec.name)
+                    && *device == segment.device
+                {
+                    *id = *w;
+                }
+            }
+            for (id, decl) in segment.states.iter_mut().zip(&g.states) {
+                if let Some((device, s)) = resources.states.get(&decl.name)
+                    && *device == segment.device
+                {
+                    *id = *s;
+                }
+            }
+            programs.push(resources.devices[segment.device].compile(segment)?);
+        }
+        let sizes: Vec<usize> = plan.host.iter().map(|h| h.bytes).collect();
+        Ok(Runner { plan, programs, host: HostValues::new(&sizes), steps: 0 })
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The host slot of a step input.
+    pub fn input(&self, name: &str) -> Option<usize> {
+        self.plan.host.iter().position(|h| matches!(&h.of, HostUse::Input(n) if n == name))
+    }
+
+    /// The host slot of a named output.
+    pub fn output(&self, name: &str) -> Option<usize> {
+        self.plan.outputs.iter().find(|(n, _)| n == name).map(|(_, s)| *s)
+    }
+
+    /// Host values, to fill inputs.
+    pub fn host_mut(&mut self) -> &mut HostValues {
+        &mut self.host
+    }
+
+    /// Host values, to read outputs.
+    pub fn host(&self) -> &HostValues {
+        &self.host
+    }
+
+    /// Runs one step. Allocates nothing.
+    pub fn run(&mut self, step: Extents) -> Result<(), Lost> {
+        assert!(step.within(&self.plan.bounds), "step {step:?} exceeds the plan's {:?}", self.plan.bounds);
+        for program in &mut self.programs {
+            let ticket = program.submit(step, &mut self.host)?;
+            program.finish(ticket, &mut self.host)?;
+        }
+        self.steps += 1;
+        Ok(())
+    }
+
+    /// Steps run so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Bytes of scratch of the compiled programs.
+    pub fn program_bytes(&self) -> u64 {
+        self.programs.iter().map(|p| p.scratch_bytes()).sum()
+    }
+
+    /// Switches timing per op on or off and returns what was measured: name, seconds, calls.
+    pub fn profile(&mut self, on: bool) -> Vec<(String, f64, u64)> {
+        let mut all: Vec<(String, f64, u64)> = Vec::new();
+        for (name, seconds, calls) in self.programs.iter_mut().flat_map(|p| p.profile(on)) {
+            match all.iter_mut().find(|(n, ..)| *n == name) {
+                Some(e) => {
+                    e.1 += seconds;
+                    e.2 += calls;
+                }
+                None => all.push((name, seconds, calls)),
+            }
+        }
+        all
+    }
+}
