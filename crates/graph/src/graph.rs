@@ -5,7 +5,7 @@
 
 use firth_quant::Dtype;
 
-use crate::op::{Op, OpDef};
+use crate::op::Op;
 use crate::rope::RopeSpec;
 use crate::shape::{Extents, Layout, Shape, ViewError};
 use crate::state::StateSpec;

@@ -428,7 +428,10 @@ impl<'a> Builder<'a> {
                 self.host.push(decl(g, HostUse::Output(name.clone()), g.layout(*n)));
             }
         }
-        for (i, op) in g.ops.iter().enumerate().filter(|(i, _)| self.needed[*i]) {
+        for (i, op) in g.ops.iter().enumerate() {
+            if !self.needed[i] {
+                continue;
+            }
             for n in &op.inputs {
                 let root = g.root(*n).0;
                 let Def::Op { op: from, .. } = g.values[root.idx()].def else { continue };

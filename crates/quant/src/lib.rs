@@ -1,1 +1,61 @@
-//! firth: quant.
+//! Number types of model files: sizes, decoding and encoding of blocks. The only place that knows the bits of
+//! Q4_K.
+#![forbid(unsafe_code)]
+
+mod dtype;
+mod k;
+mod simple;
+
+pub use dtype::{Dtype, DtypeError};
+pub use simple::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+
+/// Why values cannot be encoded.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum EncodeError {
+    /// A type without an encoder.
+    #[error("{0} has no encoder in this build")]
+    NoEncoder(&'static str),
+    /// A NaN or infinity, which a block cannot hold.
+    #[error("value {index} is {value}, which a block of {dtype} cannot hold")]
+    NotFinite {
+        /// The type.
+        dtype: &'static str,
+        /// Which value.
+        index: usize,
+        /// The value.
+        value: f32,
+    },
+}
+
+/// Decodes whole blocks: `src` holds `dst.len()` values of `dtype`. Total over all bit patterns; integers
+/// convert. Panics when the lengths do not fit each other.
+pub fn decode(dtype: Dtype, src: &[u8], dst: &mut [f32]) {
+    assert_eq!(dtype.row_bytes(dst.len()), Some(src.len()), "bytes of {} values of {}", dst.len(), dtype.name());
+    let f = dtype::decoder(dtype);
+    for (block, out) in src.chunks_exact(dtype.block_bytes()).zip(dst.chunks_exact_mut(dtype.block_len())) {
+        f(block, out);
+    }
+}
+
+/// Whether [`encode`] takes the type.
+pub fn can_encode(dtype: Dtype) -> bool {
+    dtype::encoder(dtype).is_some()
+}
+
+/// Encodes values into whole blocks. Panics when the lengths do not fit each other.
+///
+/// # Errors
+/// A type without an encoder; a value that is not finite, for a block type.
+pub fn encode(dtype: Dtype, src: &[f32], dst: &mut [u8]) -> Result<(), EncodeError> {
+    assert_eq!(dtype.row_bytes(src.len()), Some(dst.len()), "bytes of {} values of {}", src.len(), dtype.name());
+    let f = dtype::encoder(dtype).ok_or(EncodeError::NoEncoder(dtype.name()))?;
+    if dtype.is_quantised()
+        && let Some(index) = src.iter().position(|v| !v.is_finite())
+    {
+        return Err(EncodeError::NotFinite { dtype: dtype.name(), index, value: src[index] });
+    }
+    for (x, block) in src.chunks_exact(dtype.block_len()).zip(dst.chunks_exact_mut(dtype.block_bytes())) {
+        f(x, block);
+    }
+    Ok(())
+}

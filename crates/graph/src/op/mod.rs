@@ -96,7 +96,9 @@ ops! {
 
 pub use act::ActKind;
 pub use rope::RopePairs;
-pub use router::Gating;
+pub use embed::READY_ROW;
+pub use router::{Gating, MIN_WEIGHT_SUM};
+pub use sample::{SAMPLE_NAN, SAMPLE_NONE, outcome};
 
 /// Exactly `N` operands.
 pub(crate) fn exactly<'a, const N: usize>(inputs: &'a [Type]) -> Result<&'a [Type; N], ShapeError> {

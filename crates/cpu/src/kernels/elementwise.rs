@@ -1,0 +1,144 @@
+//! Element-wise ops: sums, products, activations, caps.
+
+use firth_graph::{ActKind, Op, SegOp};
+use firth_simd::{Level, Simd, dispatch, math};
+
+use crate::operand::{Cx, Operand};
+use crate::program::CompileCx;
+use crate::step::{Args, ByRows, Kernel, RowFn, Step, dense_rows};
+
+/// `y = f(a)` or `y = f(a, b)` on sixteen lanes.
+#[derive(Clone, Copy)]
+enum Function {
+    Add,
+    Mul,
+    Scale(f32),
+    Softcap(f32),
+    Act(ActKind),
+    Gated(ActKind),
+}
+
+impl Function {
+    fn of(op: &Op) -> Option<Function> {
+        Some(match op {
+            Op::Add(_) => Function::Add,
+            Op::Mul(_) => Function::Mul,
+            Op::Scale(s) => Function::Scale(s.by),
+            Op::Softcap(s) => Function::Softcap(s.cap),
+            Op::Act(a) => Function::Act(a.kind),
+            Op::GatedAct(a) => Function::Gated(a.kind),
+            _ => return None,
+        })
+    }
+
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, a: S::F, b: S::F) -> S::F {
+        match self {
+            Function::Add => s.add(a, b),
+            Function::Mul => s.mul(a, b),
+            Function::Scale(by) => s.mul(a, s.splat(by)),
+            Function::Softcap(cap) => {
+                let cap = s.splat(cap);
+                s.mul(cap, math::tanh(s, s.div(a, cap)))
+            }
+            Function::Act(kind) => act(s, kind, a),
+            Function::Gated(kind) => s.mul(act(s, kind, a), b),
+        }
+    }
+}
+
+#[inline(always)]
+fn act<S: Simd>(s: S, kind: ActKind, x: S::F) -> S::F {
+    match kind {
+        ActKind::Silu => math::silu(s, x),
+        ActKind::GeluTanh => math::gelu(s, x),
+        ActKind::GeluErf => math::gelu_erf(s, x),
+        ActKind::GeluQuick => math::gelu_quick(s, x),
+        ActKind::Relu => math::relu(s, x),
+        ActKind::ReluSquared => math::relu_squared(s, x),
+        ActKind::Sigmoid => math::sigmoid(s, x),
+        ActKind::Tanh => math::tanh(s, x),
+    }
+}
+
+/// One row.
+struct Row<'a> {
+    f: Function,
+    a: &'a [f32],
+    b: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl firth_simd::Kernel for Row<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // The choice of the function is made once a row, so that each loop is a plain one.
+        match self.f {
+            Function::Add => each(s, Function::Add, self.a, self.b, self.y),
+            Function::Mul => each(s, Function::Mul, self.a, self.b, self.y),
+            Function::Gated(ActKind::Silu) => {
+                each(s, Function::Gated(ActKind::Silu), self.a, self.b, self.y);
+            }
+            Function::Gated(ActKind::GeluTanh) => {
+                each(s, Function::Gated(ActKind::GeluTanh), self.a, self.b, self.y);
+            }
+            f => each(s, f, self.a, self.b, self.y),
+        }
+    }
+}
+
+/// `b` has as many values as `a`, or one that repeats.
+#[inline(always)]
+fn each<S: Simd>(s: S, f: Function, a: &[f32], b: &[f32], y: &mut [f32]) {
+    let single = (b.len() == 1).then(|| s.splat(b[0]));
+    for (i, y) in y.chunks_mut(firth_simd::LANES).enumerate() {
+        let at = i * firth_simd::LANES;
+        let a = s.load_partial(&a[at..at + y.len()], 0.0);
+        let b = match single {
+            Some(b) => b,
+            None => s.load_partial(&b[at..at + y.len()], 0.0),
+        };
+        s.store_partial(y, f.apply(s, a, b));
+    }
+}
+
+struct Elementwise {
+    f: Function,
+    level: Level,
+    a: Operand,
+    b: Option<Operand>,
+    y: Operand,
+}
+
+impl RowFn for Elementwise {
+    fn row(&self, cx: &Cx, r: usize) {
+        let (a, y) = (cx.rows(&self.a), cx.rows(&self.y));
+        let i = y.split(r);
+        // SAFETY: row `r` belongs to this chunk.
+        let out = unsafe { y.f32_mut(r) };
+        let b = self.b.as_ref().map(|b| cx.rows(b));
+        let b: &[f32] = match &b {
+            Some(b) => b.f32_at([i[0] % b.dims[1].max(1), i[1] % b.dims[2].max(1), i[2] % b.dims[3].max(1)]),
+            None => &[0.0],
+        };
+        dispatch(self.level, Row { f: self.f, a: a.f32_at(i), b, y: out });
+    }
+}
+
+fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
+    let args: Args = cx.args(op);
+    let f = Function::of(&op.op).expect("the table names the ops");
+    let b = (args.inputs.len() > 1).then(|| args.input(1));
+    let y = args.result(0);
+    ByRows::boxed(Elementwise { f, level: args.level, a: args.input(0), b, y: y.clone() }, &y)
+}
+
+const fn kernel(op: &'static str) -> Kernel {
+    Kernel { op, supports: |_, inputs| dense_rows(inputs), compile }
+}
+
+/// Sums, products, factors, caps and activations.
+pub const KERNELS: [Kernel; 6] =
+    [kernel("add"), kernel("mul"), kernel("scale"), kernel("softcap"), kernel("act"), kernel("gated_act")];

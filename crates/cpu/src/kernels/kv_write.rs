@@ -1,0 +1,72 @@
+//! Keys and values of the step, to their pages.
+
+use std::sync::Arc;
+
+use firth_graph::{PAGE, SegOp, StateSpec, seq_table};
+
+use crate::operand::{Cx, Operand, Rows};
+use crate::program::CompileCx;
+use crate::states::KvPages;
+use crate::step::{Args, Kernel, Step, Worker, dense_rows};
+
+/// Rows of a step that belong to one chunk.
+const ROWS: usize = 8;
+
+/// Where a row of the step stands: its sequence and its index there. `None` for a row of no sequence.
+pub(super) fn locate(seqs: &Rows, row: usize) -> Option<(usize, usize)> {
+    (0..seqs.n()).find_map(|s| {
+        let table = seqs.i32(s);
+        let offset = row.checked_sub(table[seq_table::FIRST_ROW] as usize)?;
+        let inside = offset < table[seq_table::N_ROWS] as usize;
+        inside.then(|| (s, table[seq_table::FIRST_INDEX] as usize + offset))
+    })
+}
+
+struct KvWrite {
+    state: Arc<KvPages>,
+    k: Operand,
+    v: Operand,
+    seqs: Operand,
+    pages: Operand,
+}
+
+impl Step for KvWrite {
+    fn chunks(&self, cx: &Cx) -> usize {
+        cx.x.t.div_ceil(ROWS)
+    }
+
+    fn run(&self, cx: &Cx, chunk: usize, _worker: &mut Worker) {
+        let (k, v) = (cx.rows(&self.k), cx.rows(&self.v));
+        let (seqs, pages) = (cx.rows(&self.seqs), cx.rows(&self.pages));
+        for row in chunk * ROWS..((chunk + 1) * ROWS).min(cx.x.t) {
+            let Some((s, index)) = locate(&seqs, row) else { continue };
+            let page = pages.i32(s)[index / PAGE] as usize;
+            for h in 0..self.state.spec.n_heads {
+                // SAFETY: a position belongs to one row of the step, and the row to this chunk.
+                unsafe { self.state.write(page, index % PAGE, h, k.f32_at([h, row, 0]), v.f32_at([h, row, 0])) };
+            }
+        }
+    }
+}
+
+fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
+    let state = cx.state(op.inputs[0]);
+    let args: Args = cx.args(op);
+    let (k, v, seqs, pages) = (args.input(1), args.input(2), args.input(3), args.input(4));
+    Box::new(KvWrite { state, k, v, seqs, pages })
+}
+
+/// Whether the state's type has kernels.
+pub(crate) fn state_is_supported(spec: &StateSpec) -> bool {
+    use firth_quant::Dtype;
+    let StateSpec::Kv(kv) = spec;
+    match kv.dtype {
+        Dtype::F32 | Dtype::F16 => true,
+        Dtype::Q8_0 => kv.key_dim.is_multiple_of(32) && kv.value_dim.is_multiple_of(32),
+        _ => false,
+    }
+}
+
+/// Writing keys and values.
+pub const KERNELS: [Kernel; 1] =
+    [Kernel { op: "kv_write", supports: |_, inputs| dense_rows(inputs), compile }];

@@ -1,0 +1,33 @@
+//! The kernels, by op. A new kernel is a file here and a line in [`ALL`].
+
+mod attend;
+mod elementwise;
+mod experts;
+pub(crate) mod kv_write;
+mod mat_mul;
+mod norm;
+mod rope;
+mod rows;
+mod sample;
+
+use firth_graph::{Op, Type};
+
+use crate::step::Kernel;
+
+/// Every list of kernels.
+const ALL: [&[Kernel]; 9] = [
+    &attend::KERNELS,
+    &elementwise::KERNELS,
+    &experts::KERNELS,
+    &kv_write::KERNELS,
+    &mat_mul::KERNELS,
+    &norm::KERNELS,
+    &rope::KERNELS,
+    &rows::KERNELS,
+    &sample::KERNELS,
+];
+
+/// The kernel for `op` on these operands.
+pub fn find(op: &Op, inputs: &[Type]) -> Option<&'static Kernel> {
+    ALL.iter().flat_map(|k| k.iter()).find(|k| k.op == op.name() && (k.supports)(op, inputs))
+}

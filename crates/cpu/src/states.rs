@@ -1,0 +1,132 @@
+//! States of the CPU device: pools of pages of keys and values.
+//!
+//! One page holds [`PAGE`] tokens: for each head first the keys, transposed (`[key_dim][64]`, so that lanes run
+//! along keys), then the values (`[64][value_dim]`, so that lanes run along the head). Q8_0 keeps its scales
+//! behind the integers: `[key_dim / 32][64]` for keys, `[64][value_dim / 32]` for values.
+
+use firth_graph::{KvSpec, PAGE};
+use firth_quant::Dtype;
+
+use crate::memory::Region;
+
+/// Pages of one layer.
+pub struct KvPages {
+    /// What they hold.
+    pub spec: KvSpec,
+    n_pages: usize,
+    region: Region,
+}
+
+/// Bytes past a row that a kernel's whole-register load may read.
+const PADDING: usize = 256;
+
+impl KvPages {
+    /// `n_pages` pages, or `None` when memory does not suffice.
+    pub fn new(spec: KvSpec, n_pages: usize) -> Option<Self> {
+        let bytes = spec.page_bytes().checked_mul(n_pages)?.checked_add(PADDING)?;
+        Some(KvPages { spec, n_pages, region: Region::new(bytes)? })
+    }
+
+    /// Bytes of all pages.
+    pub fn bytes(&self) -> usize {
+        self.region.len()
+    }
+
+    /// The start of a page; panics on a page that does not exist.
+    pub fn page(&self, page: usize) -> *mut u8 {
+        assert!(page < self.n_pages, "page {page} of {}", self.n_pages);
+        self.region.ptr().wrapping_add(page * self.spec.page_bytes())
+    }
+
+    /// Bytes of one head's keys in a page; its values follow.
+    pub fn key_bytes(&self) -> usize {
+        self.spec.dtype.row_bytes(self.spec.key_dim).unwrap_or(0) * PAGE
+    }
+
+    /// Bytes of one head in a page.
+    pub fn head_bytes(&self) -> usize {
+        self.key_bytes() + self.spec.dtype.row_bytes(self.spec.value_dim).unwrap_or(0) * PAGE
+    }
+
+    /// Writes key and value of `head` at `pos` of `page`, rounded to the state's type.
+    ///
+    /// # Safety
+    /// No other thread touches this position of the page meanwhile.
+    pub unsafe fn write(&self, page: usize, pos: usize, head: usize, k: &[f32], v: &[f32]) {
+        assert!(pos < PAGE && head < self.spec.n_heads, "position {pos}, head {head}");
+        assert!(k.len() == self.spec.key_dim && v.len() == self.spec.value_dim, "row of a head");
+        let keys = self.page(page).wrapping_add(head * self.head_bytes());
+        let values = keys.wrapping_add(self.key_bytes());
+        // SAFETY: position, head and lengths are checked, so every address lies in the page; nobody else
+        // touches the position.
+        unsafe {
+            match self.spec.dtype {
+                Dtype::F32 => {
+                    scatter(keys.cast::<f32>(), k, PAGE, pos, |x| x);
+                    scatter(values.cast::<f32>(), v, 1, pos * v.len(), |x| x);
+                }
+                Dtype::F16 => {
+                    scatter(keys.cast::<u16>(), k, PAGE, pos, firth_quant::f32_to_f16);
+                    scatter(values.cast::<u16>(), v, 1, pos * v.len(), firth_quant::f32_to_f16);
+                }
+                _ => {
+                    let scales = keys.wrapping_add(k.len() * PAGE).cast::<u16>();
+                    blocks(k, |i, scale, q| {
+                        *scales.add(i / 32 * PAGE + pos) = scale;
+                        q.iter().enumerate().for_each(|(j, q)| *keys.add((i + j) * PAGE + pos) = *q);
+                    });
+                    let scales = values.wrapping_add(v.len() * PAGE).cast::<u16>();
+                    blocks(v, |i, scale, q| {
+                        *scales.add(pos * (v.len() / 32) + i / 32) = scale;
+                        q.iter().enumerate().for_each(|(j, q)| *values.add(pos * v.len() + i + j) = *q);
+                    });
+                }
+            }
+        }
+    }
+
+    /// Copies page `from` to page `to`.
+    pub fn copy(&self, from: usize, to: usize) {
+        assert_ne!(from, to, "a page is not copied onto itself");
+        // SAFETY: two different existing pages; no step runs during a copy.
+        unsafe { std::ptr::copy_nonoverlapping(self.page(from), self.page(to), self.spec.page_bytes()) };
+    }
+
+    /// Reads a page.
+    pub fn read(&self, page: usize, out: &mut [u8]) {
+        assert_eq!(out.len(), self.spec.page_bytes(), "bytes of a page");
+        // SAFETY: an existing page and as many bytes; no step runs during a read.
+        unsafe { std::ptr::copy_nonoverlapping(self.page(page), out.as_mut_ptr(), out.len()) };
+    }
+
+    /// Writes a page.
+    pub fn restore(&self, page: usize, bytes: &[u8]) {
+        assert_eq!(bytes.len(), self.spec.page_bytes(), "bytes of a page");
+        // SAFETY: an existing page and as many bytes; no step runs during a write.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.page(page), bytes.len()) };
+    }
+}
+
+/// Writes `f(x[i])` at `base[i * stride + offset]`.
+///
+/// # Safety
+/// Those elements are writable.
+unsafe fn scatter<T>(base: *mut T, x: &[f32], stride: usize, offset: usize, f: impl Fn(f32) -> T) {
+    for (i, x) in x.iter().enumerate() {
+        // SAFETY: by the function's contract.
+        unsafe { base.add(i * stride + offset).write(f(*x)) };
+    }
+}
+
+/// Q8_0 blocks of a row: first index, scale bits, 32 integers. A row that has none (NaN, infinity) gets a NaN
+/// scale, which shows in every logit that reads it.
+fn blocks(x: &[f32], mut put: impl FnMut(usize, u16, &[u8])) {
+    let mut block = [0u8; 34];
+    for (b, x) in x.chunks_exact(32).enumerate() {
+        if firth_quant::encode(Dtype::Q8_0, x, &mut block).is_err() {
+            block = [0; 34];
+            block[..2].copy_from_slice(&0x7e00u16.to_le_bytes());
+        }
+        put(b * 32, u16::from_le_bytes([block[0], block[1]]), &block[2..]);
+    }
+}

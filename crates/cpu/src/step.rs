@@ -1,0 +1,114 @@
+//! A compiled op: its chunks of work and what it needs to run one.
+
+use firth_graph::{Op, SegOp, Type};
+use firth_simd::Level;
+
+use crate::operand::{Cx, Operand};
+use crate::program::CompileCx;
+
+/// Memory of one thread, allocated at load.
+pub struct Worker {
+    /// Scratch floats, as many as the hungriest step asked for.
+    pub scratch: Vec<f32>,
+    /// Sampler scratch, where the program samples.
+    pub sampler: Option<firth_sampling::Scratch>,
+}
+
+/// One op, ready to run.
+pub trait Step: Send + Sync {
+    /// Work items of a step; any thread may take any of them.
+    fn chunks(&self, cx: &Cx) -> usize;
+
+    /// Does chunk `chunk`. Writes only what belongs to it.
+    fn run(&self, cx: &Cx, chunk: usize, worker: &mut Worker);
+
+    /// Scratch floats per thread.
+    fn scratch(&self) -> usize {
+        0
+    }
+}
+
+/// A kernel: which ops it takes, and how it becomes a step. Kernels stand in one list, [`crate::kernels::ALL`].
+pub struct Kernel {
+    /// The op's name.
+    pub op: &'static str,
+    /// Whether it takes the op on operands of these types and layouts.
+    pub supports: fn(&Op, &[Type]) -> bool,
+    /// Makes the step.
+    pub compile: fn(&mut CompileCx, &SegOp) -> Box<dyn Step>,
+}
+
+/// Rows whose axis 0 is contiguous: what every kernel reads, unless it says otherwise.
+pub fn dense_rows(inputs: &[Type]) -> bool {
+    inputs.iter().all(|t| t.layout().is_none_or(|l| l.has_dense_rows()))
+}
+
+/// Elements that make a chunk worth a thread's while: some microseconds of a cheap op.
+pub const CHUNK_ELEMENTS: usize = 8192;
+
+/// Rows to a chunk for rows of `width` elements.
+pub fn rows_per_chunk(width: usize) -> usize {
+    (CHUNK_ELEMENTS / width.max(1)).max(1)
+}
+
+/// A function of rows: row `r` of the results from rows of the operands.
+pub trait RowFn: Send + Sync {
+    /// Computes row `r` of result 0 (and of the others).
+    fn row(&self, cx: &Cx, r: usize);
+}
+
+/// Shares the rows of `result` out to chunks.
+pub struct ByRows<F> {
+    /// The rows' function.
+    pub f: F,
+    /// The result whose rows are counted.
+    pub result: Operand,
+    /// Rows in a chunk.
+    pub rows: usize,
+}
+
+impl<F: RowFn> ByRows<F> {
+    /// A step over the rows of `result`.
+    pub fn boxed(f: F, result: &Operand) -> Box<dyn Step>
+    where
+        F: 'static,
+    {
+        let width = result.layout.shape.constant(0).unwrap_or(1);
+        Box::new(ByRows { f, result: result.clone(), rows: rows_per_chunk(width) })
+    }
+}
+
+impl<F: RowFn> Step for ByRows<F> {
+    fn chunks(&self, cx: &Cx) -> usize {
+        cx.rows(&self.result).n().div_ceil(self.rows)
+    }
+
+    fn run(&self, cx: &Cx, chunk: usize, _worker: &mut Worker) {
+        let n = cx.rows(&self.result).n();
+        for r in chunk * self.rows..((chunk + 1) * self.rows).min(n) {
+            self.f.row(cx, r);
+        }
+    }
+}
+
+/// What every kernel needs of the compile context.
+pub struct Args {
+    /// Tensor operands in order; `None` for states and for weights in panels.
+    pub inputs: Vec<Option<Operand>>,
+    /// Results in order.
+    pub results: Vec<Option<Operand>>,
+    /// Instruction set.
+    pub level: Level,
+}
+
+impl Args {
+    /// Tensor operand `i`.
+    pub fn input(&self, i: usize) -> Operand {
+        self.inputs[i].clone().expect("the op's rule makes it a tensor of elements")
+    }
+
+    /// Tensor result `i`.
+    pub fn result(&self, i: usize) -> Operand {
+        self.results[i].clone().expect("the op's rule makes it a tensor")
+    }
+}
