@@ -2,9 +2,9 @@
 
 use crate::{k, simple};
 
-/// A type of block decoder: one block of bytes to its values.
+/// Decodes one block of bytes, or any number of plain values.
 pub(crate) type Decode = fn(&[u8], &mut [f32]);
-/// A type of block encoder: finite values to one block of bytes.
+/// Encodes finite values to one block of bytes, or any number of plain values.
 pub(crate) type Encode = fn(&[f32], &mut [u8]);
 
 macro_rules! dtypes {

@@ -25,13 +25,30 @@ pub enum EncodeError {
         /// The value.
         value: f32,
     },
+    /// Values so large that the scale of their block overflows its half.
+    #[error("the block of value {index} needs a scale beyond the largest half, which {dtype} cannot hold")]
+    TooLarge {
+        /// The type.
+        dtype: &'static str,
+        /// The first value of the block.
+        index: usize,
+    },
 }
 
 /// Decodes whole blocks: `src` holds `dst.len()` values of `dtype`. Total over all bit patterns; integers
 /// convert. Panics when the lengths do not fit each other.
 pub fn decode(dtype: Dtype, src: &[u8], dst: &mut [f32]) {
-    assert_eq!(dtype.row_bytes(dst.len()), Some(src.len()), "bytes of {} values of {}", dst.len(), dtype.name());
+    assert_eq!(
+        dtype.row_bytes(dst.len()),
+        Some(src.len()),
+        "bytes of {} values of {}",
+        dst.len(),
+        dtype.name()
+    );
     let f = dtype::decoder(dtype);
+    if dtype.block_len() == 1 {
+        return f(src, dst);
+    }
     for (block, out) in src.chunks_exact(dtype.block_bytes()).zip(dst.chunks_exact_mut(dtype.block_len())) {
         f(block, out);
     }
@@ -45,17 +62,31 @@ pub fn can_encode(dtype: Dtype) -> bool {
 /// Encodes values into whole blocks. Panics when the lengths do not fit each other.
 ///
 /// # Errors
-/// A type without an encoder; a value that is not finite, for a block type.
+/// A type without an encoder; for a block type a value that is not finite, or too large for a scale in half
+/// precision.
 pub fn encode(dtype: Dtype, src: &[f32], dst: &mut [u8]) -> Result<(), EncodeError> {
-    assert_eq!(dtype.row_bytes(src.len()), Some(dst.len()), "bytes of {} values of {}", src.len(), dtype.name());
+    assert_eq!(
+        dtype.row_bytes(src.len()),
+        Some(dst.len()),
+        "bytes of {} values of {}",
+        src.len(),
+        dtype.name()
+    );
     let f = dtype::encoder(dtype).ok_or(EncodeError::NoEncoder(dtype.name()))?;
-    if dtype.is_quantised()
-        && let Some(index) = src.iter().position(|v| !v.is_finite())
-    {
+    if dtype.block_len() == 1 {
+        f(src, dst);
+        return Ok(());
+    }
+    if let Some(index) = src.iter().position(|v| !v.is_finite()) {
         return Err(EncodeError::NotFinite { dtype: dtype.name(), index, value: src[index] });
     }
-    for (x, block) in src.chunks_exact(dtype.block_len()).zip(dst.chunks_exact_mut(dtype.block_bytes())) {
-        f(x, block);
+    let len = dtype.block_len();
+    for (i, (x, b)) in src.chunks_exact(len).zip(dst.chunks_exact_mut(dtype.block_bytes())).enumerate() {
+        f(x, b);
+        // Every block type with an encoder opens with its scale.
+        if !simple::half_at(b, 0).is_finite() {
+            return Err(EncodeError::TooLarge { dtype: dtype.name(), index: i * len });
+        }
     }
     Ok(())
 }

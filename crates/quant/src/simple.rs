@@ -32,8 +32,9 @@ pub(crate) fn half_at(b: &[u8], at: usize) -> f32 {
 macro_rules! plain {
     ($($name:ident: $ty:ty, $convert:expr;)*) => {$(
         pub(crate) fn $name(b: &[u8], out: &mut [f32]) {
-            let x = <$ty>::from_le_bytes(b.try_into().expect("one number"));
-            out[0] = $convert(x);
+            for (o, x) in out.iter_mut().zip(b.chunks_exact(size_of::<$ty>())) {
+                *o = $convert(<$ty>::from_le_bytes(x.try_into().expect("one number")));
+            }
         }
     )*};
 }
@@ -50,15 +51,21 @@ plain! {
 }
 
 pub(crate) fn encode_f32(x: &[f32], b: &mut [u8]) {
-    b.copy_from_slice(&x[0].to_le_bytes());
+    for (b, x) in b.chunks_exact_mut(4).zip(x) {
+        b.copy_from_slice(&x.to_le_bytes());
+    }
 }
 
 pub(crate) fn encode_f16(x: &[f32], b: &mut [u8]) {
-    b.copy_from_slice(&f32_to_f16(x[0]).to_le_bytes());
+    for (b, x) in b.chunks_exact_mut(2).zip(x) {
+        b.copy_from_slice(&f32_to_f16(*x).to_le_bytes());
+    }
 }
 
 pub(crate) fn encode_bf16(x: &[f32], b: &mut [u8]) {
-    b.copy_from_slice(&f32_to_bf16(x[0]).to_le_bytes());
+    for (b, x) in b.chunks_exact_mut(2).zip(x) {
+        b.copy_from_slice(&f32_to_bf16(*x).to_le_bytes());
+    }
 }
 
 /// Nibbles of sixteen bytes: byte `j` holds element `j` low and element `j + 16` high.
@@ -114,7 +121,8 @@ pub(crate) fn encode_q4_0(x: &[f32], b: &mut [u8]) {
     let d = extreme / -8.0;
     let id = if d == 0.0 { 0.0 } else { 1.0 / d };
     b[..2].copy_from_slice(&f32_to_f16(d).to_le_bytes());
-    let q = |v: f32| ((v * id + 8.5) as i8).min(15) as u8;
+    // A scale so small that its inverse is infinite leaves the range: saturate.
+    let q = |v: f32| ((v * id + 8.5) as i8).clamp(0, 15) as u8;
     for j in 0..16 {
         b[2 + j] = q(x[j]) | q(x[j + 16]) << 4;
     }
