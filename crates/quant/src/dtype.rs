@@ -1,6 +1,6 @@
 //! The list of types.
 
-use crate::{k, simple};
+use crate::{fp4, iq, k, simple, ternary};
 
 /// Decodes one block of bytes, or any number of plain values.
 pub(crate) type Decode = fn(&[u8], &mut [f32]);
@@ -71,6 +71,21 @@ dtypes! {
     Q4_K = 12, 256, 144, k::q4_k, None;
     Q5_K = 13, 256, 176, k::q5_k, None;
     Q6_K = 14, 256, 210, k::q6_k, None;
+    IQ1_S = 19, 256, 50, iq::iq1_s, None;
+    IQ1_M = 29, 256, 56, iq::iq1_m, None;
+    IQ2_XXS = 16, 256, 66, iq::iq2_xxs, None;
+    IQ2_XS = 17, 256, 74, iq::iq2_xs, None;
+    IQ2_S = 22, 256, 82, iq::iq2_s, None;
+    IQ3_XXS = 18, 256, 98, iq::iq3_xxs, None;
+    IQ3_S = 21, 256, 110, iq::iq3_s, None;
+    IQ4_NL = 20, 32, 18, iq::iq4_nl, None;
+    IQ4_XS = 23, 256, 136, iq::iq4_xs, None;
+    TQ1_0 = 34, 256, 54, ternary::tq1_0, None;
+    TQ2_0 = 35, 256, 66, ternary::tq2_0, None;
+    MXFP4 = 39, 32, 17, fp4::mxfp4, None;
+    NVFP4 = 40, 64, 36, fp4::nvfp4, None;
+    Q1_0 = 41, 128, 18, ternary::q1_0, None;
+    Q2_0 = 42, 64, 18, ternary::q2_0, None;
 }
 
 /// A type id that cannot be loaded.

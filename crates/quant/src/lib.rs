@@ -3,8 +3,12 @@
 #![forbid(unsafe_code)]
 
 mod dtype;
+mod fp4;
+mod grids;
+mod iq;
 mod k;
 mod simple;
+mod ternary;
 
 pub use dtype::{Dtype, DtypeError};
 pub use simple::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};

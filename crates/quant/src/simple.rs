@@ -69,7 +69,7 @@ pub(crate) fn encode_bf16(x: &[f32], b: &mut [u8]) {
 }
 
 /// Nibbles of sixteen bytes: byte `j` holds element `j` low and element `j + 16` high.
-fn nibbles(qs: &[u8], out: &mut [f32], mut f: impl FnMut(usize, u8) -> f32) {
+pub(crate) fn nibbles(qs: &[u8], out: &mut [f32], mut f: impl FnMut(usize, u8) -> f32) {
     for (j, q) in qs[..16].iter().enumerate() {
         out[j] = f(j, q & 15);
         out[j + 16] = f(j + 16, q >> 4);
