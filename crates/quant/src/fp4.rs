@@ -1,8 +1,9 @@
 //! Formats whose values are 4-bit floats (E2M1).
 
-/// Twice the values of E2M1, so that they are whole; scales are halved to match.
+/// Twice the values of E2M1, so that they are whole and fit integer kernels (which have no -0); scales are halved
+/// to match.
 pub(crate) const E2M1_DOUBLED: [f32; 16] =
-    [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, -0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
+    [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
 /// Half of the power of two of an E8M0 byte: `2^(e - 128)`. 255 is NaN.
 fn e8m0_half(e: u8) -> f32 {

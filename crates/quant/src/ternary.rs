@@ -5,7 +5,7 @@ use crate::simple::half_at;
 /// Digit `n` of a byte that holds five base-3 digits as a fraction, the highest first.
 fn digit(byte: u8, n: u32) -> f32 {
     let rest = byte.wrapping_mul(3u8.pow(n));
-    f32::from((u16::from(rest) * 3 >> 8) as u8)
+    f32::from(((u16::from(rest) * 3) >> 8) as u8)
 }
 
 /// 32 and 16 bytes of five digits, 4 bytes of four; digits run slower than bytes.
