@@ -7,7 +7,7 @@
 mod device;
 mod fuse;
 mod graph;
-mod math;
+pub mod math;
 mod null;
 pub mod op;
 mod plan;

@@ -1,0 +1,201 @@
+//! The CPU as a device.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+
+use firth_graph::*;
+use firth_quant::Dtype;
+use firth_simd::Level;
+
+use crate::kernels;
+use crate::memory::Region;
+use crate::pool::Pool;
+use crate::program::CpuProgram;
+use crate::states::KvPages;
+use crate::store::{StoredWeight, weight_bytes};
+
+/// Settings of the device.
+#[derive(Clone, Debug)]
+pub struct CpuOptions {
+    /// Threads of the pool, the caller among them.
+    pub threads: usize,
+    /// Instruction set.
+    pub level: Level,
+    /// Ops that the device says it lacks: for tests of placement.
+    pub without: Vec<&'static str>,
+    /// Bytes that weights, states and scratch may take together; no limit when `None`.
+    pub max_bytes: Option<u64>,
+    /// Its name in plans.
+    pub name: String,
+}
+
+impl CpuOptions {
+    /// `threads` threads at the level that the machine has, or that `FIRTH_ISA` names.
+    pub fn new(threads: usize) -> Result<Self, firth_simd::LevelError> {
+        let level = Level::from_env()?;
+        Ok(CpuOptions { threads, level, without: Vec::new(), max_bytes: None, name: "cpu".into() })
+    }
+}
+
+/// What the device's programs share.
+pub struct Shared {
+    pub(crate) level: Level,
+    pub(crate) pool: Pool,
+    name: String,
+    max_bytes: Option<u64>,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    weights: Vec<Arc<StoredWeight>>,
+    states: Vec<Arc<KvPages>>,
+    bytes: u64,
+}
+
+impl Shared {
+    pub(crate) fn weight(&self, id: WeightId) -> Arc<StoredWeight> {
+        self.lock().weights[id.0 as usize].clone()
+    }
+
+    pub(crate) fn state(&self, id: StateId) -> Arc<KvPages> {
+        self.lock().states[id.0 as usize].clone()
+    }
+
+    /// Memory for something, within the limit.
+    pub(crate) fn region(&self, len: usize, what: &str) -> Result<Region, LoadError> {
+        self.reserve(len as u64, what)?;
+        Region::new(len).ok_or_else(|| self.out_of_memory(what, len as u64, 0))
+    }
+
+    fn reserve(&self, bytes: u64, what: &str) -> Result<(), LoadError> {
+        let mut held = self.lock();
+        let free = self.max_bytes.map_or(u64::MAX, |max| max.saturating_sub(held.bytes));
+        if bytes > free {
+            return Err(self.out_of_memory(what, bytes, free));
+        }
+        held.bytes += bytes;
+        Ok(())
+    }
+
+    fn out_of_memory(&self, what: &str, needed: u64, free: u64) -> LoadError {
+        LoadError::OutOfMemory { what: what.into(), device: self.name.clone(), needed, free }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Held> {
+        // The lists only grow by whole entries, so a panic elsewhere cannot have broken them.
+        self.held.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// The CPU.
+pub struct CpuDevice {
+    info: DeviceInfo,
+    shared: Arc<Shared>,
+    without: Vec<&'static str>,
+}
+
+impl CpuDevice {
+    /// Starts the thread pool.
+    pub fn new(options: CpuOptions) -> Self {
+        let pool = Pool::new(options.threads);
+        let info = DeviceInfo {
+            name: options.name.clone(),
+            description: format!("{:?}, {} threads", options.level, pool.threads()),
+            free_bytes: options.max_bytes,
+            shares_host_memory: true,
+        };
+        let shared = Shared {
+            level: options.level,
+            pool,
+            name: options.name,
+            max_bytes: options.max_bytes,
+            held: Mutex::default(),
+        };
+        CpuDevice { info, shared: Arc::new(shared), without: options.without }
+    }
+
+    /// Instruction set in use.
+    pub fn level(&self) -> Level {
+        self.shared.level
+    }
+
+    /// The thread pool, for measurements.
+    pub fn pool(&self) -> &Pool {
+        &self.shared.pool
+    }
+
+    /// Bytes held by weights, states and scratch.
+    pub fn held_bytes(&self) -> u64 {
+        self.shared.lock().bytes
+    }
+}
+
+impl Device for CpuDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn supports(&self, op: &Op, inputs: &[Type]) -> bool {
+        !self.without.contains(&op.name()) && kernels::find(op, inputs).is_some()
+    }
+
+    fn weight_bytes(&self, w: &WeightSpec) -> u64 {
+        weight_bytes(w)
+    }
+
+    fn load(
+        &self,
+        w: &WeightSpec,
+        src: &dyn WeightBytes,
+        on: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<WeightId, LoadError> {
+        if w.uses.contains(&Use::Elements) && (w.uses.len() > 1 || !matches!(w.dtype, Dtype::F32 | Dtype::I32)) {
+            let reason = format!("weight `{}` ({}) is read by element and must be F32", w.name, w.dtype.name());
+            return Err(LoadError::Device { device: self.info.name.clone(), reason });
+        }
+        let region = self.shared.region(weight_bytes(w) as usize, &w.name)?;
+        let stored = StoredWeight::load(w, src, region, &self.shared.pool, on)?;
+        let mut held = self.shared.lock();
+        held.weights.push(Arc::new(stored));
+        Ok(WeightId(held.weights.len() as u32 - 1))
+    }
+
+    fn state(&self, spec: &StateSpec, n: usize) -> Result<StateId, LoadError> {
+        let StateSpec::Kv(kv) = spec;
+        if !kernels::kv_write::state_is_supported(spec) {
+            let reason = format!(
+                "keys and values of type {} with heads of {} and {}: the CPU keeps F32, F16, and Q8_0 where heads are multiples of 32",
+                kv.dtype.name(),
+                kv.key_dim,
+                kv.value_dim
+            );
+            return Err(LoadError::Device { device: self.info.name.clone(), reason });
+        }
+        let bytes = (spec.page_bytes() as u64).saturating_mul(n as u64);
+        self.shared.reserve(bytes, "keys and values")?;
+        let pages = KvPages::new(*kv, n).ok_or_else(|| self.shared.out_of_memory("keys and values", bytes, 0))?;
+        let mut held = self.shared.lock();
+        held.states.push(Arc::new(pages));
+        Ok(StateId(held.states.len() as u32 - 1))
+    }
+
+    fn copy_page(&self, state: StateId, from: usize, to: usize, _rows: usize) -> Result<(), Lost> {
+        self.shared.state(state).copy(from, to);
+        Ok(())
+    }
+
+    fn read_page(&self, state: StateId, page: usize, out: &mut [u8]) -> Result<(), Lost> {
+        self.shared.state(state).read(page, out);
+        Ok(())
+    }
+
+    fn write_page(&self, state: StateId, page: usize, bytes: &[u8]) -> Result<(), Lost> {
+        self.shared.state(state).restore(page, bytes);
+        Ok(())
+    }
+
+    fn compile(&self, segment: &Segment) -> Result<Box<dyn Program>, LoadError> {
+        Ok(Box::new(CpuProgram::new(segment, self.shared.clone())?))
+    }
+}

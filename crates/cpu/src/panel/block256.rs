@@ -1,0 +1,497 @@
+//! Panels of 256-value super-blocks whose sub-blocks of 16 or 32 have small integer scales.
+//!
+//! Per super-block, exact: `I = sum sc_j * (q_w . q_a)_j` and, with minima, `J = sum m_j * (sum q_a)_j`;
+//! then `acc = fma(f32(J), rn(-dmin * d_a), acc)` and `acc = fma(f32(I), rn(d * d_a), acc)`.
+
+use std::marker::PhantomData;
+
+use firth_simd::{Kernel, Level, Simd};
+
+use super::block32::{NL_PLUS_128, Offset, dot, nibbles, start};
+use super::tiles::{AHEAD, TileFn, eight};
+
+/// How minima are held.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Minima {
+    /// There are none.
+    None,
+    /// Per 32, bytes in pairs `[4][32][2]` at 128.
+    Pairs,
+    /// Per 16, read by [`Super::min`].
+    Each,
+}
+
+/// A super-block type: chunks of parts (sub-blocks), how they are read for half a panel.
+///
+/// # Safety
+/// Of all methods: `p` points at a whole panel block of [`Super::BYTES`], `chunk` and `part` count
+/// within it.
+pub(crate) trait Super: 'static {
+    /// Bytes of a panel block.
+    const BYTES: usize;
+    /// Chunks of a super-block.
+    const CHUNKS: usize;
+    /// Sub-blocks of a chunk.
+    const PARTS: usize;
+    /// What a weight byte means.
+    const OFFSET: Offset;
+    /// Whether bytes are below 16.
+    const NIBBLES: bool = false;
+    /// How minima are held.
+    const MINIMA: Minima = Minima::None;
+    /// Values of a sub-block.
+    const SUB: usize = 256 / (Self::CHUNKS * Self::PARTS);
+    /// Which sixteen of the super-block a sub-block starts at.
+    fn sixteenth(chunk: usize, part: usize) -> usize {
+        (chunk * Self::PARTS + part) * (Self::SUB / 16)
+    }
+    /// Scales of 16 outputs.
+    unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I;
+    /// Minima of 16 outputs.
+    unsafe fn min<S: Simd>(s: S, _p: *const u8, _chunk: usize, _part: usize, _h: usize) -> S::I {
+        s.splat_i(0)
+    }
+    /// Weight bytes of 16 outputs, values 4g..4g+4 of the sub-block.
+    unsafe fn group<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, g: usize, h: usize) -> S::I;
+}
+
+/// Q4_K blocks: per chunk of 64, two scales and 1024 bytes whose low nibbles are the first 32 values.
+#[allow(non_camel_case_types)]
+pub(crate) struct Q4_K;
+impl Super for Q4_K {
+    const BYTES: usize = 4736;
+    const CHUNKS: usize = 4;
+    const PARTS: usize = 2;
+    const OFFSET: Offset = Offset::None;
+    const NIBBLES: bool = true;
+    const MINIMA: Minima = Minima::Pairs;
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        unsafe { s.load_u8_ptr(p.add(384 + 1088 * chunk + 32 * part + 16 * h)) }
+    }
+    #[inline(always)]
+    unsafe fn group<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, g: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        let v = unsafe { s.load_i_ptr(p.add(384 + 1088 * chunk + 64 + 128 * g + 64 * h)) };
+        s.and(if part == 0 { v } else { s.shr(v, 4) }, s.splat_i(0x0f0f_0f0f))
+    }
+}
+
+/// Q5_K blocks: as Q4_K, with the fifth bits of all chunks before them.
+#[allow(non_camel_case_types)]
+pub(crate) struct Q5_K;
+impl Super for Q5_K {
+    const BYTES: usize = 5760;
+    const CHUNKS: usize = 4;
+    const PARTS: usize = 2;
+    const OFFSET: Offset = Offset::None;
+    const MINIMA: Minima = Minima::Pairs;
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        unsafe { s.load_u8_ptr(p.add(1408 + 1088 * chunk + 32 * part + 16 * h)) }
+    }
+    #[inline(always)]
+    unsafe fn group<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, g: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        let (v, high) = unsafe {
+            (
+                s.load_i_ptr(p.add(1408 + 1088 * chunk + 64 + 128 * g + 64 * h)),
+                s.load_i_ptr(p.add(384 + 128 * g + 64 * h)),
+            )
+        };
+        let low = s.and(if part == 0 { v } else { s.shr(v, 4) }, s.splat_i(0x0f0f_0f0f));
+        let bit = s.and(s.shr(high, (2 * chunk + part) as u32), s.splat_i(0x0101_0101));
+        s.or(low, s.shl(bit, 4))
+    }
+}
+
+/// Q6_K blocks: per chunk (half, sixteen of 32), four scales, low nibbles of two runs, high bit pairs.
+#[allow(non_camel_case_types)]
+pub(crate) struct Q6_K;
+impl Super for Q6_K {
+    const BYTES: usize = 6720;
+    const CHUNKS: usize = 4;
+    const PARTS: usize = 4;
+    const OFFSET: Offset = Offset::Shift(5);
+    #[inline(always)]
+    fn sixteenth(chunk: usize, part: usize) -> usize {
+        8 * (chunk / 2) + 2 * part + chunk % 2
+    }
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        unsafe { s.load_i8_ptr(p.add(64 + 1664 * chunk + 32 * part + 16 * h)) }
+    }
+    #[inline(always)]
+    unsafe fn group<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, g: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        let (low, high) = unsafe {
+            let at = p.add(64 + 1664 * chunk + 128 + 128 * g + 64 * h);
+            (s.load_i_ptr(at.add(512 * (part % 2))), s.load_i_ptr(at.add(1024)))
+        };
+        let low = s.and(if part < 2 { low } else { s.shr(low, 4) }, s.splat_i(0x0f0f_0f0f));
+        let high = if part < 2 { s.shl(high, 4 - 2 * part as u32) } else { s.shr(high, 2 * part as u32 - 4) };
+        s.or(low, s.and(high, s.splat_i(0x3030_3030)))
+    }
+}
+
+/// Q3_K blocks: twelve packed scale bytes, third bits, then 2-bit fields, half by half.
+#[allow(non_camel_case_types)]
+pub(crate) struct Q3_K;
+impl Super for Q3_K {
+    const BYTES: usize = 3520;
+    const CHUNKS: usize = 2;
+    const PARTS: usize = 8;
+    const OFFSET: Offset = Offset::Shift(2);
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I {
+        let j = 8 * chunk + part;
+        // SAFETY: within the block.
+        let (low, high) = unsafe {
+            let at = p.add(64 + 16 * h);
+            (s.load_u8_ptr(at.add(32 * (j % 8))), s.load_u8_ptr(at.add(32 * (8 + j % 4))))
+        };
+        let low = s.and(s.shr(low, 4 * chunk as u32), s.splat_i(15));
+        let high = s.and(s.shr(high, 2 * (j / 4) as u32), s.splat_i(3));
+        s.sub_i(s.or(low, s.shl(high, 4)), s.splat_i(32))
+    }
+    #[inline(always)]
+    unsafe fn group<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, g: usize, h: usize) -> S::I {
+        let at = 128 * (4 * (part % 2) + g) + 64 * h;
+        // SAFETY: within the block.
+        let (low, high) = unsafe {
+            (s.load_i_ptr(p.add(1472 + 1024 * chunk + at)), s.load_i_ptr(p.add(448 + at)))
+        };
+        let round = part / 2;
+        let low = s.and(s.shr(low, 2 * round as u32), s.splat_i(0x0303_0303));
+        let high = s.and(s.shr(high, (4 * chunk + round) as u32), s.splat_i(0x0101_0101));
+        s.or(low, s.shl(high, 2))
+    }
+}
+
+/// Q2_K blocks: half by half, eight bytes of scale and minimum, then 2-bit fields.
+#[allow(non_camel_case_types)]
+pub(crate) struct Q2_K;
+impl Super for Q2_K {
+    const BYTES: usize = 2688;
+    const CHUNKS: usize = 2;
+    const PARTS: usize = 8;
+    const OFFSET: Offset = Offset::None;
+    const MINIMA: Minima = Minima::Each;
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        s.and(unsafe { s.load_u8_ptr(p.add(128 + 1280 * chunk + 32 * part + 16 * h)) }, s.splat_i(15))
+    }
+    #[inline(always)]
+    unsafe fn min<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        s.shr(unsafe { s.load_u8_ptr(p.add(128 + 1280 * chunk + 32 * part + 16 * h)) }, 4)
+    }
+    #[inline(always)]
+    unsafe fn group<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, g: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        let v = unsafe { s.load_i_ptr(p.add(384 + 1280 * chunk + 128 * (4 * (part % 2) + g) + 64 * h)) };
+        s.and(s.shr(v, 2 * (part / 2) as u32), s.splat_i(0x0303_0303))
+    }
+}
+
+/// IQ4_XS blocks: per 32, a signed scale and nibbles that index the table.
+#[allow(non_camel_case_types)]
+pub(crate) struct IQ4_XS;
+impl Super for IQ4_XS {
+    const BYTES: usize = 4416;
+    const CHUNKS: usize = 8;
+    const PARTS: usize = 1;
+    const OFFSET: Offset = Offset::Signed;
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, _part: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        unsafe { s.load_i8_ptr(p.add(64 + 544 * chunk + 16 * h)) }
+    }
+    #[inline(always)]
+    unsafe fn group<S: Simd>(s: S, p: *const u8, chunk: usize, _part: usize, g: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        s.lookup16(&NL_PLUS_128, unsafe { nibbles(s, p.add(64 + 544 * chunk + 32), g, h) })
+    }
+}
+
+/// A panel of `B` whose weights were widened to bytes, for many rows: the header (scales as bytes,
+/// minima where they come singly), then bytes in stream order.
+pub(crate) struct Wide<B>(PhantomData<B>);
+
+const WIDE_MINS: usize = 128;
+const WIDE_SCALES: usize = 640;
+const WIDE_BYTES: usize = 1152;
+
+impl<B: Super> Super for Wide<B> {
+    const BYTES: usize = WIDE_BYTES + 8192;
+    const CHUNKS: usize = B::CHUNKS;
+    const PARTS: usize = B::PARTS;
+    const OFFSET: Offset = B::OFFSET;
+    const MINIMA: Minima = B::MINIMA;
+    #[inline(always)]
+    fn sixteenth(chunk: usize, part: usize) -> usize {
+        B::sixteenth(chunk, part)
+    }
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        unsafe { s.load_i8_ptr(p.add(WIDE_SCALES + 32 * (chunk * B::PARTS + part) + 16 * h)) }
+    }
+    #[inline(always)]
+    unsafe fn min<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        unsafe { s.load_u8_ptr(p.add(WIDE_MINS + 32 * (chunk * B::PARTS + part) + 16 * h)) }
+    }
+    #[inline(always)]
+    unsafe fn group<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, g: usize, h: usize) -> S::I {
+        let sub = chunk * B::PARTS + part;
+        // SAFETY: within the block.
+        unsafe { s.load_i_ptr(p.add(WIDE_BYTES + (sub * (B::SUB / 4) + g) * 128 + 64 * h)) }
+    }
+}
+
+/// Bytes of a widened panel block.
+pub(crate) const WIDE_BLOCK: usize = <Wide<Q6_K> as Super>::BYTES;
+
+/// Widens a panel of `n_blocks` blocks of `B`. The pointers were checked by whoever made the value.
+pub(crate) struct Widen<B> {
+    pub panel: *const u8,
+    pub dst: *mut u8,
+    pub n_blocks: usize,
+    pub kind: PhantomData<B>,
+}
+
+impl<B: Super> Kernel for Widen<B> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for b in 0..self.n_blocks {
+            // SAFETY: the maker vouches for n_blocks panel blocks and as many widened ones.
+            unsafe { widen_block::<S, B>(s, self.panel.add(b * B::BYTES), self.dst.add(b * WIDE_BLOCK)) }
+        }
+    }
+}
+
+/// # Safety
+/// `p` is a whole panel block of `B`, `dst` has room for a widened one.
+#[inline(always)]
+unsafe fn widen_block<S: Simd, B: Super>(s: S, p: *const u8, dst: *mut u8) {
+    // SAFETY: every offset lies within the two blocks.
+    unsafe {
+        let head = if matches!(B::MINIMA, Minima::Pairs) { 384 } else { 128 };
+        std::ptr::copy_nonoverlapping(p, dst, head);
+        for chunk in 0..B::CHUNKS {
+            for part in 0..B::PARTS {
+                let sub = chunk * B::PARTS + part;
+                for h in 0..2 {
+                    let at = 32 * sub + 16 * h;
+                    s.store_low8_ptr(dst.add(WIDE_SCALES + at), B::scale(s, p, chunk, part, h));
+                    if matches!(B::MINIMA, Minima::Each) {
+                        s.store_low8_ptr(dst.add(WIDE_MINS + at), B::min(s, p, chunk, part, h));
+                    }
+                    for g in 0..B::SUB / 4 {
+                        let to = WIDE_BYTES + (sub * (B::SUB / 4) + g) * 128 + 64 * h;
+                        s.store_i_ptr(dst.add(to), B::group(s, p, chunk, part, g, h));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The activations of one tile in form Q256, from `row0` on.
+struct Q256 {
+    /// Four integers a word, `[k/4][R]`.
+    q: *const i32,
+    /// Scales, `[k/256][R]`.
+    d: *const f32,
+    /// Minus the sums of 16, `[k/16][R]`.
+    minus: *const i32,
+    /// Sums of 32 in 16-bit pairs, `[k/64][R]`.
+    pairs: *const i32,
+}
+
+/// Panels of `B`.
+pub(crate) struct Blocks256<B>(PhantomData<B>);
+
+impl<B: Super> TileFn for Blocks256<B> {
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const R: usize, const NR: usize, const NH: usize>(
+        s: S,
+        panel: *const u8,
+        tile: *const u8,
+        k: usize,
+        row0: usize,
+        half: usize,
+    ) -> [[S::F; NH]; NR] {
+        let n = k / 256;
+        let mut sums = [[s.zero(); NH]; NR];
+        // SAFETY: the caller vouches for n panel blocks and a tile of R rows in form Q256.
+        unsafe {
+            let q = tile.cast::<i32>().add(row0);
+            let d = q.add(k / 4 * R);
+            let minus = d.add(n * R);
+            for b in 0..n {
+                let act = Q256 {
+                    q: q.add(b * 64 * R),
+                    d: d.add(b * R).cast(),
+                    minus: minus.add(b * 16 * R),
+                    pairs: minus.add((k / 16 + b * 4) * R),
+                };
+                block::<S, B, R, NR, NH>(s, panel.add(b * B::BYTES), &act, half, &mut sums);
+            }
+        }
+        sums
+    }
+}
+
+/// Adds one super-block to the sums.
+///
+/// # Safety
+/// `p` is a whole panel block, `act` points into a whole tile of R rows.
+#[inline(always)]
+unsafe fn block<S: Simd, B: Super, const R: usize, const NR: usize, const NH: usize>(
+    s: S,
+    p: *const u8,
+    act: &Q256,
+    half: usize,
+    sums: &mut [[S::F; NH]; NR],
+) {
+    let mut isum = [[s.splat_i(0); NH]; NR];
+    // Minus J where minima come per 16.
+    let mut jsum = [[s.splat_i(0); NH]; NR];
+    // SAFETY: all offsets lie within the block and the tile.
+    unsafe {
+        for chunk in 0..B::CHUNKS {
+            macro_rules! part {
+                ($part:literal) => {
+                    if $part < B::PARTS {
+                        sub::<S, B, R, NR, NH>(s, p, act, half, chunk, $part, &mut isum, &mut jsum);
+                    }
+                };
+            }
+            part!(0);
+            part!(1);
+            part!(2);
+            part!(3);
+            part!(4);
+            part!(5);
+            part!(6);
+            part!(7);
+        }
+        for h in 0..NH {
+            let at = 32 * (half + h);
+            let d = s.load_f16_ptr(p.add(at).cast());
+            if !matches!(B::MINIMA, Minima::None) {
+                let dmin = s.neg(s.load_f16_ptr(p.add(64 + at).cast()));
+                let mut m = [s.splat_i(0); 4];
+                for i in 0..4 {
+                    // Two bytes a lane become two 16-bit numbers.
+                    let v = s.load_u16_ptr(p.add(128 + 64 * i + at).cast());
+                    m[i] = s.or(
+                        s.and(v, s.splat_i(0xff)),
+                        s.shl(s.and(v, s.splat_i(0xff00)), 8),
+                    );
+                }
+                for r in 0..NR {
+                    let mut j = s.splat_i(0);
+                    if matches!(B::MINIMA, Minima::Pairs) {
+                        for i in 0..4 {
+                            let a = s.splat_i(act.pairs.add(i * R + r).read_unaligned());
+                            j = s.madd16(j, m[i], a);
+                        }
+                    } else {
+                        j = s.sub_i(j, jsum[r][h]);
+                    }
+                    let product = s.mul(dmin, s.splat(act.d.add(r).read_unaligned()));
+                    sums[r][h] = s.fma(s.to_f(j), product, sums[r][h]);
+                }
+            }
+            for r in 0..NR {
+                let product = s.mul(d, s.splat(act.d.add(r).read_unaligned()));
+                sums[r][h] = s.fma(s.to_f(isum[r][h]), product, sums[r][h]);
+            }
+        }
+    }
+}
+
+/// Adds one sub-block to the integer sums.
+///
+/// # Safety
+/// As [`block`].
+#[inline(always)]
+unsafe fn sub<S: Simd, B: Super, const R: usize, const NR: usize, const NH: usize>(
+    s: S,
+    p: *const u8,
+    act: &Q256,
+    half: usize,
+    chunk: usize,
+    part: usize,
+    isum: &mut [[S::I; NH]; NR],
+    jsum: &mut [[S::I; NH]; NR],
+) {
+    // SAFETY: all offsets lie within the block and the tile.
+    unsafe {
+        let sixteenth = B::sixteenth(chunk, part);
+        let q = act.q.add(sixteenth * 4 * R);
+        let minus = act.minus.add(sixteenth * R);
+        let mut acc = [[s.splat_i(0); NH]; NR];
+        if !matches!(B::OFFSET, Offset::None) {
+            for r in 0..NR {
+                let mut from = s.splat_i(minus.add(r).read_unaligned());
+                if B::SUB == 32 {
+                    from = s.add_i(from, s.splat_i(minus.add(R + r).read_unaligned()));
+                }
+                acc[r] = [start(s, B::OFFSET, from); NH];
+            }
+        }
+        if B::NIBBLES && B::SUB == 32 && !matches!(S::LEVEL, Level::Avx512) {
+            for h in 0..NH {
+                let mut w = [s.splat_i(0); 8];
+                eight!(g => { w[g] = B::group(s, p, chunk, part, g, half + h); });
+                for r in 0..NR {
+                    let mut a = [0; 8];
+                    eight!(g => { a[g] = q.add(g * R + r).read_unaligned(); });
+                    acc[r][h] = s.dot_u4x8(acc[r][h], w, a);
+                }
+            }
+        } else {
+            eight!(g => {
+                if g < B::SUB / 4 {
+                    if R <= 4 {
+                        let step = (chunk * B::PARTS + part) * (B::SUB / 4) + g;
+                        s.prefetch(p.wrapping_add(AHEAD + step * (B::BYTES / 64)));
+                    }
+                    let mut w = [s.splat_i(0); NH];
+                    for h in 0..NH {
+                        w[h] = B::group(s, p, chunk, part, g, half + h);
+                    }
+                    for r in 0..NR {
+                        let a = s.splat_i(q.add(g * R + r).read_unaligned());
+                        for h in 0..NH {
+                            acc[r][h] = dot(s, B::OFFSET, acc[r][h], w[h], a);
+                        }
+                    }
+                }
+            });
+        }
+        for h in 0..NH {
+            let scale = B::scale(s, p, chunk, part, half + h);
+            for r in 0..NR {
+                isum[r][h] = s.add_i(isum[r][h], s.mul_i(acc[r][h], scale));
+            }
+            if matches!(B::MINIMA, Minima::Each) {
+                let min = B::min(s, p, chunk, part, half + h);
+                for r in 0..NR {
+                    let a = s.splat_i(minus.add(r).read_unaligned());
+                    jsum[r][h] = s.add_i(jsum[r][h], s.mul_i(min, a));
+                }
+            }
+        }
+    }
+}

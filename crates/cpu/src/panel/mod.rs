@@ -1,0 +1,287 @@
+//! Weights as panels of 32 outputs, and the matrix product with rows of activations.
+//!
+//! A weight `[k, n]` (row `j` of the file is output `j`) becomes `ceil(n / 32)` panels of equal size,
+//! one after the other in memory that the caller owns; missing outputs of the last are zero. An output
+//! is one fixed sequence of operations on its row and the weight, whatever the number of rows, the
+//! tile, the thread or the instruction set (numerics: one running f32 sum over blocks, ascending).
+
+mod block256;
+mod block32;
+mod float;
+mod layout;
+#[cfg(test)]
+mod tests;
+mod tiles;
+#[cfg(test)]
+mod twin;
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use firth_quant::Dtype;
+use firth_simd::{Level, dispatch};
+
+pub use layout::{Kind, PANEL};
+pub use tiles::OutRows;
+
+use crate::act::{Act, Form, TILE_ROWS};
+use block32::Blocks32;
+use block256::{Blocks256, Super, WIDE_BLOCK, Wide, Widen};
+use float::Float;
+use tiles::{TileFn, Tiles};
+
+/// The shape of a weight in panels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PanelLayout {
+    /// Type of the file's rows.
+    pub dtype: Dtype,
+    /// Values of a row; a whole number of blocks.
+    pub k: usize,
+    /// Outputs.
+    pub n: usize,
+}
+
+impl PanelLayout {
+    /// The layout of a weight `[k, n]`; `None` when `k` is no whole number of blocks or sizes overflow.
+    pub fn new(dtype: Dtype, k: usize, n: usize) -> Option<Self> {
+        let this = Self { dtype, k, n };
+        let blocks = k / dtype.block_len();
+        dtype.row_bytes(k)?;
+        this.kind().block_bytes(dtype).checked_mul(blocks)?.checked_mul(n.div_ceil(PANEL))?;
+        Some(this)
+    }
+
+    /// How the panels hold their numbers.
+    pub fn kind(&self) -> Kind {
+        Kind::of(self.dtype)
+    }
+
+    /// The form of activations that this weight meets.
+    pub fn form(&self) -> Form {
+        self.kind().form()
+    }
+
+    /// Panels.
+    pub fn panels(&self) -> usize {
+        self.n.div_ceil(PANEL)
+    }
+
+    /// Bytes of a panel.
+    pub fn panel_bytes(&self) -> usize {
+        self.blocks() * self.kind().block_bytes(self.dtype)
+    }
+
+    /// Bytes of all panels; align them to 64.
+    pub fn bytes(&self) -> usize {
+        self.panels() * self.panel_bytes()
+    }
+
+    /// Outputs of panel `panel`: 32, or what is left.
+    pub fn panel_rows(&self, panel: usize) -> usize {
+        (self.n - panel * PANEL).min(PANEL)
+    }
+
+    /// Scratch floats that [`matmul`] needs for any number of rows.
+    pub fn scratch_floats(&self) -> usize {
+        match self.kind() {
+            Kind::Decoded => self.k * (PANEL + 1),
+            _ if self.form() == Form::Q256 => self.blocks() * WIDE_BLOCK / 4,
+            _ => 0,
+        }
+    }
+
+    /// Lays out one panel: `rows` are the file's bytes of up to 32 rows, `dst` the panel's bytes.
+    pub fn pack_panel(&self, rows: &[u8], dst: &mut [u8]) {
+        let row_bytes = self.row_bytes();
+        assert_eq!(dst.len(), self.panel_bytes(), "bytes of a panel");
+        assert!(rows.len().is_multiple_of(row_bytes.max(1)) && rows.len() <= PANEL * row_bytes);
+        let n_rows = rows.len().checked_div(row_bytes).unwrap_or(0);
+        if n_rows < PANEL {
+            dst.fill(0);
+        }
+        let kind = self.kind();
+        if kind == Kind::Decoded {
+            dst[..rows.len()].copy_from_slice(rows);
+            return;
+        }
+        let (from, to) = (self.dtype.block_bytes(), kind.block_bytes(self.dtype));
+        for (b, block) in dst.chunks_exact_mut(to).enumerate() {
+            for l in 0..n_rows {
+                layout::pack_block(kind, &rows[l * row_bytes + b * from..][..from], block, l);
+            }
+        }
+    }
+
+    /// Decodes output row `i` from all panels: the values of [`firth_quant::decode`] on its file row.
+    pub fn row(&self, panels: &[u8], i: usize, out: &mut [f32]) {
+        assert!(i < self.n && out.len() == self.k, "row {i} of {} with {} values", self.n, out.len());
+        let panel = &panels[i / PANEL * self.panel_bytes()..][..self.panel_bytes()];
+        let (kind, l) = (self.kind(), i % PANEL);
+        if kind == Kind::Decoded {
+            return firth_quant::decode(self.dtype, &panel[l * self.row_bytes()..][..self.row_bytes()], out);
+        }
+        let mut file = [0; 256];
+        let file = &mut file[..self.dtype.block_bytes()];
+        let blocks = panel.chunks_exact(kind.block_bytes(self.dtype));
+        for (block, values) in blocks.zip(out.chunks_exact_mut(self.dtype.block_len())) {
+            layout::unpack_block(kind, block, file, l);
+            firth_quant::decode(self.dtype, file, values);
+        }
+    }
+
+    fn blocks(&self) -> usize {
+        self.k / self.dtype.block_len()
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.blocks() * self.dtype.block_bytes()
+    }
+}
+
+/// Outputs `range` (in panels) of every row of `act`, into `out`.
+///
+/// `panels` are the bytes of all the weight's panels (of one expert's, for experts: another base),
+/// `act` is in the layout's [`PanelLayout::form`], `scratch` holds
+/// [`PanelLayout::scratch_floats`]. Any number of rows, 0 too; a row's bits do not depend on the others.
+///
+/// # Panics
+/// When a size does not fit.
+pub fn matmul(
+    level: Level,
+    layout: &PanelLayout,
+    panels: &[u8],
+    range: Range<usize>,
+    act: &Act,
+    out: OutRows,
+    scratch: &mut [f32],
+) {
+    let (k, a) = (layout.k, &act.layout);
+    assert!(a.form == layout.form() && a.k == k, "activations {a:?} for a weight {layout:?}");
+    assert!(range.start <= range.end && range.end <= layout.panels(), "panels {range:?}");
+    assert!(panels.len() >= layout.bytes(), "{} bytes of panels, expected {}", panels.len(), layout.bytes());
+    assert!(act.data.len() >= a.row_words() * 4 * a.rows, "bytes of activations");
+    assert!(scratch.len() >= layout.scratch_floats(), "scratch floats");
+    out.check(a.rows, layout.n);
+    if a.rows == 0 || range.is_empty() {
+        return;
+    }
+    let call = Call { level, layout, panels, act, out };
+    match layout.kind() {
+        Kind::F32 => call.plain::<Float<float::F32>>(range),
+        Kind::F16 => call.plain::<Float<float::F16>>(range),
+        Kind::BF16 => call.plain::<Float<float::Bf16>>(range),
+        Kind::Q8_0 => call.plain::<Blocks32<block32::Q8_0>>(range),
+        Kind::Q4_0 => call.plain::<Blocks32<block32::Q4_0>>(range),
+        Kind::Q4_1 => call.plain::<Blocks32<block32::Q4_1>>(range),
+        Kind::Q5_0 => call.plain::<Blocks32<block32::Q5_0>>(range),
+        Kind::Q5_1 => call.plain::<Blocks32<block32::Q5_1>>(range),
+        Kind::IQ4_NL => call.plain::<Blocks32<block32::IQ4_NL>>(range),
+        Kind::MXFP4 => call.plain::<Blocks32<block32::Mxfp4>>(range),
+        Kind::Q4_K => call.plain::<Blocks256<block256::Q4_K>>(range),
+        Kind::Q2_K => call.widened::<block256::Q2_K>(range, scratch),
+        Kind::Q3_K => call.widened::<block256::Q3_K>(range, scratch),
+        Kind::Q5_K => call.widened::<block256::Q5_K>(range, scratch),
+        Kind::Q6_K => call.widened::<block256::Q6_K>(range, scratch),
+        Kind::IQ4_XS => call.widened::<block256::IQ4_XS>(range, scratch),
+        Kind::Decoded => call.decoded(range, scratch),
+    }
+}
+
+/// A product whose sizes were checked.
+struct Call<'a> {
+    level: Level,
+    layout: &'a PanelLayout,
+    panels: &'a [u8],
+    act: &'a Act<'a>,
+    out: OutRows<'a>,
+}
+
+impl Call<'_> {
+    /// Panels as they lie.
+    fn plain<T: TileFn>(&self, range: Range<usize>) {
+        let bytes = self.layout.panel_bytes();
+        if self.act.layout.rows <= TILE_ROWS {
+            // One tile: all panels in one go.
+            let first = self.panels[range.start * bytes..range.end * bytes].as_ptr();
+            return self.tiles::<T>(first, bytes, range);
+        }
+        for panel in range {
+            let first = self.panels[panel * bytes..(panel + 1) * bytes].as_ptr();
+            self.tiles::<T>(first, bytes, panel..panel + 1);
+        }
+    }
+
+    /// Panels widened to bytes in scratch, where the rows are many enough to pay for it.
+    fn widened<B: Super>(&self, range: Range<usize>, scratch: &mut [f32]) {
+        if self.act.layout.rows <= TILE_ROWS {
+            return self.plain::<Blocks256<B>>(range);
+        }
+        let (bytes, n_blocks) = (self.layout.panel_bytes(), self.layout.blocks());
+        let wide = &mut scratch[..n_blocks * WIDE_BLOCK / 4];
+        for panel in range {
+            let src = &self.panels[panel * bytes..(panel + 1) * bytes];
+            let dst = wide.as_mut_ptr().cast();
+            dispatch(self.level, Widen::<B> { panel: src.as_ptr(), dst, n_blocks, kind: PhantomData });
+            self.tiles::<Blocks256<Wide<B>>>(dst, n_blocks * WIDE_BLOCK, panel..panel + 1);
+        }
+    }
+
+    /// File rows decoded to an f32 panel in scratch.
+    fn decoded(&self, range: Range<usize>, scratch: &mut [f32]) {
+        let (k, row_bytes) = (self.layout.k, self.layout.row_bytes());
+        let (wide, row) = scratch[..k * (PANEL + 1)].split_at_mut(k * PANEL);
+        for panel in range {
+            let src = &self.panels[panel * self.layout.panel_bytes()..];
+            for l in 0..PANEL {
+                firth_quant::decode(self.layout.dtype, &src[l * row_bytes..][..row_bytes], row);
+                for (values, &x) in wide.chunks_exact_mut(PANEL).zip(row.iter()) {
+                    values[l] = x;
+                }
+            }
+            self.tiles::<Float<float::F32>>(wide.as_ptr().cast(), k * PANEL * 4, panel..panel + 1);
+        }
+    }
+
+    /// Every tile of the activations against panels that lie at `panels`.
+    fn tiles<T: TileFn>(&self, panels: *const u8, panel_bytes: usize, range: Range<usize>) {
+        let a = &self.act.layout;
+        let full = a.rows / TILE_ROWS;
+        if full > 0 {
+            self.run::<T, TILE_ROWS>(panels, panel_bytes, range.clone(), 0, full);
+        }
+        match a.rows % TILE_ROWS {
+            1 => self.run::<T, 1>(panels, panel_bytes, range, full, 1),
+            2 => self.run::<T, 2>(panels, panel_bytes, range, full, 1),
+            3 => self.run::<T, 3>(panels, panel_bytes, range, full, 1),
+            4 => self.run::<T, 4>(panels, panel_bytes, range, full, 1),
+            5 => self.run::<T, 5>(panels, panel_bytes, range, full, 1),
+            _ => {}
+        }
+    }
+
+    fn run<T: TileFn, const R: usize>(
+        &self,
+        panels: *const u8,
+        panel_bytes: usize,
+        range: Range<usize>,
+        tile: usize,
+        n_tiles: usize,
+    ) {
+        let a = &self.act.layout;
+        let tiles = self.act.data[a.tile_range(tile).start..].as_ptr();
+        let tiles = Tiles::<T, R> {
+            panels,
+            panel_bytes,
+            range,
+            tiles,
+            tile_bytes: R * a.row_words() * 4,
+            n_tiles,
+            row0: tile * TILE_ROWS,
+            k: a.padded_k(),
+            n: self.layout.n,
+            out: self.out,
+            kind: PhantomData,
+        };
+        dispatch(self.level, tiles);
+    }
+}

@@ -1,0 +1,191 @@
+//! What all panel kernels share: the walk over panels and tiles, and the way out.
+
+use std::marker::PhantomData;
+
+use firth_simd::{Kernel, LANES, Level, Simd};
+
+use crate::act::TILE_ROWS;
+use crate::panel::layout::PANEL;
+
+/// Where results go: row `i`, output `j` at `ptr[i * stride + j]`.
+///
+/// A value may be copied to several threads (it is made by [`OutRows::from_raw`] for that); they must
+/// then compute different panels or different rows.
+#[derive(Clone, Copy)]
+pub struct OutRows<'a> {
+    ptr: *mut f32,
+    len: usize,
+    stride: usize,
+    life: PhantomData<&'a mut [f32]>,
+}
+
+impl<'a> OutRows<'a> {
+    /// Rows `stride` floats apart in `out`.
+    pub fn new(out: &'a mut [f32], stride: usize) -> Self {
+        Self { ptr: out.as_mut_ptr(), len: out.len(), stride, life: PhantomData }
+    }
+
+    /// Rows `stride` floats apart in the `len` floats at `ptr`.
+    ///
+    /// # Safety
+    /// The floats are writable for `'a`, and no one else touches the rows and panels that are computed
+    /// into this value while they are.
+    pub unsafe fn from_raw(ptr: *mut f32, len: usize, stride: usize) -> Self {
+        Self { ptr, len, stride, life: PhantomData }
+    }
+
+    /// Panics unless `rows` rows of `n` outputs fit.
+    pub(crate) fn check(&self, rows: usize, n: usize) {
+        assert!(
+            rows == 0 || (rows == 1 || self.stride >= n) && (rows - 1) * self.stride + n <= self.len,
+            "{rows} rows of {n} outputs at stride {} in {} floats",
+            self.stride,
+            self.len
+        );
+    }
+
+    /// Writes the lanes of a 16-wide `half` (0 or 1) of `panel` in `row` that exist.
+    ///
+    /// # Safety
+    /// `row` and `n` passed [`OutRows::check`]; `panel` is one of `n` outputs.
+    #[inline(always)]
+    pub(crate) unsafe fn put<S: Simd>(&self, s: S, row: usize, panel: usize, half: usize, n: usize, v: S::F) {
+        let j = panel * PANEL + half * LANES;
+        if j >= n {
+            return;
+        }
+        // SAFETY: j < n, so the checked extent holds the first min(16, n - j) floats from here.
+        unsafe {
+            let p = self.ptr.add(row * self.stride + j);
+            if j + LANES <= n {
+                s.store_ptr(p, v);
+            } else {
+                s.store_partial(std::slice::from_raw_parts_mut(p, n - j), v);
+            }
+        }
+    }
+}
+
+/// A kind of panel and how a tile of it is computed.
+pub(crate) trait TileFn: Sized + 'static {
+    /// Rows `row0..row0 + NR` of a tile of `R` rows, halves `half..half + NH`: final sums.
+    ///
+    /// # Safety
+    /// `panel` is a whole panel of `k` (padded) values and `tile` a whole activation tile of `R` rows
+    /// of `k` values of the kind's form.
+    unsafe fn tile<S: Simd, const R: usize, const NR: usize, const NH: usize>(
+        s: S,
+        panel: *const u8,
+        tile: *const u8,
+        k: usize,
+        row0: usize,
+        half: usize,
+    ) -> [[S::F; NH]; NR];
+}
+
+/// Tiles of `R` rows against panels. The pointers were checked by whoever made the value.
+pub(crate) struct Tiles<'a, T, const R: usize> {
+    pub panels: *const u8,
+    pub panel_bytes: usize,
+    /// Which panels of the weight; `panels` points at the first of them.
+    pub range: std::ops::Range<usize>,
+    pub tiles: *const u8,
+    pub tile_bytes: usize,
+    pub n_tiles: usize,
+    /// Row of the first tile.
+    pub row0: usize,
+    pub k: usize,
+    pub n: usize,
+    pub out: OutRows<'a>,
+    pub kind: PhantomData<T>,
+}
+
+impl<T: TileFn, const R: usize> Kernel for Tiles<'_, T, R> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for (i, panel) in self.range.clone().enumerate() {
+            for t in 0..self.n_tiles {
+                // SAFETY: the maker checked that the panels and tiles are whole and that `out` fits.
+                unsafe { self.one(s, self.panels.add(i * self.panel_bytes), panel, t) }
+            }
+        }
+    }
+}
+
+impl<T: TileFn, const R: usize> Tiles<'_, T, R> {
+    /// # Safety
+    /// As [`TileFn::tile`] and [`OutRows::put`].
+    #[inline(always)]
+    unsafe fn one<S: Simd>(&self, s: S, p: *const u8, panel: usize, t: usize) {
+        // SAFETY: handed on to the caller.
+        unsafe {
+            let tile = self.tiles.add(t * self.tile_bytes);
+            if matches!(S::LEVEL, Level::Avx512) {
+                self.piece::<S, R, 2>(s, p, panel, tile, t, 0, 0);
+                return;
+            }
+            // Sixteen registers: three rows of half a panel at most.
+            for half in 0..2 {
+                match R {
+                    6 => {
+                        for row0 in [0, 3] {
+                            self.piece::<S, 3, 1>(s, p, panel, tile, t, row0, half);
+                        }
+                    }
+                    5 => {
+                        self.piece::<S, 3, 1>(s, p, panel, tile, t, 0, half);
+                        self.piece::<S, 2, 1>(s, p, panel, tile, t, 3, half);
+                    }
+                    4 => {
+                        for row0 in [0, 2] {
+                            self.piece::<S, 2, 1>(s, p, panel, tile, t, row0, half);
+                        }
+                    }
+                    3 => self.piece::<S, 3, 1>(s, p, panel, tile, t, 0, half),
+                    2 => self.piece::<S, 2, 1>(s, p, panel, tile, t, 0, half),
+                    _ => self.piece::<S, 1, 1>(s, p, panel, tile, t, 0, half),
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`TileFn::tile`] and [`OutRows::put`].
+    #[inline(always)]
+    unsafe fn piece<S: Simd, const NR: usize, const NH: usize>(
+        &self,
+        s: S,
+        p: *const u8,
+        panel: usize,
+        tile: *const u8,
+        t: usize,
+        row0: usize,
+        half: usize,
+    ) {
+        // SAFETY: handed on to the caller.
+        unsafe {
+            let sums = T::tile::<S, R, NR, NH>(s, p, tile, self.k, row0, half);
+            let first = self.row0 + t * TILE_ROWS + row0;
+            for r in 0..NR {
+                for h in 0..NH {
+                    self.out.put(s, first + r, panel, half + h, self.n, sums[r][h]);
+                }
+            }
+        }
+    }
+}
+
+/// Runs a step for g = 0..8 with `g` a constant.
+macro_rules! eight {
+    ($g:ident => $step:block) => {{
+        eight!(@ 0, $g, $step); eight!(@ 1, $g, $step); eight!(@ 2, $g, $step); eight!(@ 3, $g, $step);
+        eight!(@ 4, $g, $step); eight!(@ 5, $g, $step); eight!(@ 6, $g, $step); eight!(@ 7, $g, $step);
+    }};
+    (@ $v:literal, $g:ident, $step:block) => {{ const { assert!($v < 8) }; let $g: usize = $v; $step }};
+}
+pub(crate) use eight;
+
+/// Bytes that a prefetch runs ahead of the kernel.
+pub(crate) const AHEAD: usize = 4096;

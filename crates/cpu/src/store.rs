@@ -1,0 +1,162 @@
+//! Weights as the CPU keeps them: each once, in the layout that serves all its uses.
+
+use firth_graph::{Extents, LoadError, Use, WeightBytes, WeightSpec};
+use firth_quant::Dtype;
+use std::ops::ControlFlow;
+
+use crate::memory::Region;
+use crate::panel::PanelLayout;
+use crate::pool::Pool;
+
+/// How a weight lies.
+enum Form {
+    /// f32 or i32, as kernels read them.
+    Elements,
+    /// Blocks as in the file, row after row: embedding tables that no product uses.
+    Blocks,
+    /// Panels of 32 outputs, matrix after matrix.
+    Panels(PanelLayout),
+}
+
+/// A weight in the device's memory.
+pub struct StoredWeight {
+    form: Form,
+    dtype: Dtype,
+    dims: [usize; 4],
+    region: Region,
+}
+
+/// Bytes past the end that a kernel's whole-register load may read.
+const PADDING: usize = 256;
+
+fn form_of(w: &WeightSpec) -> Form {
+    let dims = w.shape.dims(&Extents::default());
+    let product = w.uses.iter().any(|u| matches!(u, Use::MatMul | Use::Experts));
+    match product {
+        true => Form::Panels(PanelLayout::new(w.dtype, dims[0], dims[1])),
+        false if w.uses.contains(&Use::Rows) => Form::Blocks,
+        false => Form::Elements,
+    }
+}
+
+/// Bytes that a weight will take.
+pub fn weight_bytes(w: &WeightSpec) -> u64 {
+    let dims = w.shape.dims(&Extents::default());
+    let matrices = dims[2] * dims[3];
+    let row = w.dtype.row_bytes(dims[0]).unwrap_or(0);
+    let bytes = match form_of(w) {
+        Form::Panels(layout) => layout.bytes() * matrices,
+        Form::Blocks | Form::Elements => row * dims[1] * matrices,
+    };
+    (bytes + PADDING) as u64
+}
+
+impl StoredWeight {
+    /// Lays a weight out in `region` (of [`weight_bytes`] bytes), panels in parallel. `on` is told bytes of the
+    /// file consumed and may stop the load; consumed bytes are given back to the file's mapping.
+    pub fn load(
+        w: &WeightSpec,
+        src: &dyn WeightBytes,
+        region: Region,
+        pool: &Pool,
+        on: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Self, LoadError> {
+        let out = StoredWeight { form: form_of(w), dtype: w.dtype, dims: w.shape.dims(&Extents::default()), region };
+        let bytes = src.bytes();
+        let expected = out.row_bytes() * out.dims[1] * out.dims[2] * out.dims[3];
+        if bytes.len() != expected {
+            let reason = format!("weight `{}`: {} bytes, expected {expected}", w.name, bytes.len());
+            return Err(LoadError::Device { device: "cpu".into(), reason });
+        }
+        // Some tens of megabytes at a time, so that a load can be stopped and pages are given back early.
+        let (unit, units) = out.unit_bytes();
+        let batch = ((32 << 20) / unit.max(1)).max(1);
+        for first in (0..units).step_by(batch) {
+            let n = batch.min(units - first);
+            pool.run(n, &|i, _| out.place(first + i, bytes));
+            let end = ((first + n) * unit).min(bytes.len());
+            src.done(end);
+            if on((end - first * unit) as u64).is_break() {
+                return Err(LoadError::Cancelled);
+            }
+        }
+        Ok(out)
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.dtype.row_bytes(self.dims[0]).unwrap_or(0)
+    }
+
+    /// Bytes of the file that one unit of work lays out, and the number of units: a panel's rows, or a megabyte.
+    fn unit_bytes(&self) -> (usize, usize) {
+        let total = self.row_bytes() * self.dims[1] * self.dims[2] * self.dims[3];
+        match &self.form {
+            Form::Panels(l) => (self.row_bytes() * 32, l.n_panels() * self.dims[2] * self.dims[3]),
+            Form::Elements | Form::Blocks => (1 << 20, total.div_ceil(1 << 20)),
+        }
+    }
+
+    /// Lays out unit `i`.
+    fn place(&self, i: usize, bytes: &[u8]) {
+        let (from, to, len) = match &self.form {
+            Form::Panels(l) => {
+                let (matrix, panel) = (i / l.n_panels(), i % l.n_panels());
+                let rows = self.dims[1].min((panel + 1) * 32) - panel * 32;
+                let row = self.row_bytes();
+                let at = (matrix * self.dims[1] + panel * 32) * row;
+                let to = matrix * l.bytes() + panel * l.panel_bytes();
+                (at..at + rows * row, to, l.panel_bytes())
+            }
+            Form::Elements | Form::Blocks => {
+                let at = i << 20;
+                let end = bytes.len().min(at + (1 << 20));
+                (at..end, at, end - at)
+            }
+        };
+        assert!(to + len <= self.region.len(), "unit {i} lies in the region");
+        // SAFETY: the range lies in the region, and units are disjoint.
+        let dst = unsafe { std::slice::from_raw_parts_mut(self.region.ptr().add(to), len) };
+        match &self.form {
+            Form::Panels(l) => l.pack_panel(&bytes[from], dst),
+            Form::Elements | Form::Blocks => dst.copy_from_slice(&bytes[from]),
+        }
+    }
+
+    /// The start of a weight kept as elements.
+    pub fn elements(&self) -> *mut u8 {
+        assert!(matches!(self.form, Form::Elements), "the weight is kept as elements");
+        self.region.ptr()
+    }
+
+    /// Layout and bytes of a weight kept in panels: matrix `i`.
+    pub fn panels(&self, i: usize) -> (&PanelLayout, &[u8]) {
+        let Form::Panels(l) = &self.form else { unreachable!("the weight is kept in panels") };
+        (l, &self.region.as_slice()[i * l.bytes()..(i + 1) * l.bytes()])
+    }
+
+    /// Row `i` of a table, decoded.
+    pub fn row(&self, i: usize, out: &mut [f32]) {
+        assert!(i < self.dims[1], "row {i} of {}", self.dims[1]);
+        match &self.form {
+            Form::Panels(_) => {
+                let (l, bytes) = self.panels(0);
+                l.row(bytes, i, out);
+            }
+            Form::Blocks => {
+                let n = self.row_bytes();
+                firth_quant::decode(self.dtype, &self.region.as_slice()[i * n..(i + 1) * n], out);
+            }
+            Form::Elements => unreachable!("a table is kept as blocks or panels"),
+        }
+    }
+
+    /// Matrices of a weight of experts.
+    pub fn n_matrices(&self) -> usize {
+        self.dims[2] * self.dims[3]
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.region.len()
+    }
+}

@@ -1,0 +1,73 @@
+//! The list of architectures.
+
+use firth_gguf::Gguf;
+
+use crate::arch::*;
+use crate::error::ModelError;
+use crate::{Model, Weights};
+
+/// One architecture.
+pub struct Arch {
+    /// The value of `general.architecture`.
+    pub name: &'static str,
+    /// Makes the model of a file.
+    pub load: fn(&Weights) -> Result<Box<dyn Model>, ModelError>,
+}
+
+/// Every architecture. A new one is a file in `arch/` and a line here.
+pub const ARCHS: &[Arch] = &[gemma3::ARCH, llama::ARCH, qwen3::ARCH];
+
+/// Their names.
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    ARCHS.iter().map(|a| a.name)
+}
+
+/// The model of a file.
+///
+/// # Errors
+/// An unknown architecture, keys out of range, and all missing or misshapen tensors at once.
+pub fn load(file: &Gguf) -> Result<Box<dyn Model>, ModelError> {
+    let name = file.metadata().require_str("general.architecture")?;
+    let arch = ARCHS.iter().find(|a| a.name == name).ok_or_else(|| ModelError::Unknown {
+        name: name.into(),
+        nearest: nearest(name),
+    })?;
+    let w = Weights::new(file, name);
+    let model = (arch.load)(&w)?;
+    w.finish()?;
+    Ok(model)
+}
+
+/// The three most similar names.
+fn nearest(name: &str) -> String {
+    let mut names: Vec<&str> = architectures().collect();
+    names.sort_by_key(|n| (distance(name, n), *n));
+    names.truncate(3);
+    names.join(", ")
+}
+
+/// Levenshtein's distance.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert!(nearest("qwen33").starts_with("qwen3,"));
+    }
+}
