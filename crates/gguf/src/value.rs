@@ -229,11 +229,10 @@ impl Strings {
         self.ends.is_empty()
     }
 
-    /// The `i`-th string.
-    pub fn get(&self, i: usize) -> Option<&[u8]> {
-        let end = *self.ends.get(i)?;
+    /// The `i`-th string. Panics when there are not so many.
+    pub fn get(&self, i: usize) -> &[u8] {
         let start = if i == 0 { 0 } else { self.ends[i - 1] };
-        Some(&self.bytes[start..end])
+        &self.bytes[start..self.ends[i]]
     }
 
     /// All strings, in order.
@@ -328,9 +327,8 @@ mod tests {
     fn strings_keep_their_borders() {
         let strings: Strings = ["", "ab", "", "\u{e9}"].into_iter().collect();
         assert_eq!(strings.len(), 4);
-        assert_eq!(strings.get(1), Some(&b"ab"[..]));
-        assert_eq!(strings.get(2), Some(&b""[..]));
-        assert_eq!(strings.get(4), None);
+        assert_eq!(strings.get(1), b"ab");
+        assert_eq!(strings.get(2), b"");
         assert_eq!(strings.iter().map(<[u8]>::len).collect::<Vec<_>>(), [0, 2, 0, 2]);
     }
 }
