@@ -67,7 +67,7 @@ pub fn can_encode(dtype: Dtype) -> bool {
 ///
 /// # Errors
 /// A type without an encoder; for a block type a value that is not finite, or too large for a scale in half
-/// precision.
+/// precision. `dst` is then unspecified.
 pub fn encode(dtype: Dtype, src: &[f32], dst: &mut [u8]) -> Result<(), EncodeError> {
     assert_eq!(
         dtype.row_bytes(src.len()),
