@@ -1,0 +1,63 @@
+//! Sampling and histories allocate nothing once they are made.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use firth_sampling::{History, Lists, Params, RowParams, Scratch, sample};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn nothing_is_allocated_on_the_way_to_a_token() {
+    let n = 5000usize;
+    let logits: Vec<f32> = (0..n as u32).map(|i| (i.wrapping_mul(2654435761) >> 20) as f32 / 200.0).collect();
+    let mask: Vec<u32> = (0..n.div_ceil(32) as u32).map(|i| i.wrapping_mul(0x9E37_79B9) | 1).collect();
+    let biases: Vec<[u32; 2]> = (0..n as u32).map(|id| [id, 0.25f32.to_bits()]).collect();
+    let all: Vec<Params> = [(0.8, 40, 0.95), (0.0, 0, 1.0), (1.5, 0, 0.9), (1.5, 4500, 1.0)]
+        .map(|(temperature, top_k, top_p)| Params {
+            temperature,
+            top_k,
+            top_p,
+            presence_penalty: 0.5,
+            ..Params::default()
+        })
+        .into();
+    let mut scratch = Scratch::new(n);
+    let mut history = History::new(64, 8);
+    let mut penalties = Vec::with_capacity(64);
+
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    for index in 0..400u32 {
+        let mut row = RowParams::new(&all[index as usize % all.len()], index, 0);
+        penalties.clear();
+        history.write_into(&mut penalties);
+        row.set_penalties(0, penalties.len() as u32);
+        row.set_biases(0, if index % 3 == 0 { n as u32 } else { 0 });
+        row.set_mask(if index % 2 == 0 { 0 } else { RowParams::NO_MASK });
+        let lists = Lists { penalties: &penalties, biases: &biases, masks: &mask };
+        history.push(sample(&row, &lists, &logits, &mut scratch).expect("finite logits"));
+        if index % 50 == 49 {
+            history.rollback(8);
+        }
+    }
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+}
