@@ -1,121 +1,163 @@
-//! Counts over the last tokens of a sequence, kept up to date one token at a time.
+//! The recent tokens, counted.
 
-use crate::Span;
-
-/// How often each token occurs among the last `last_n`, with the way back for drafts that turn out wrong.
+/// Counts over the last n tokens of a sequence, kept up to date as tokens come and are taken back.
 ///
-/// Nothing is allocated after [`History::new`].
-#[derive(Debug, Clone)]
+/// Allocates when made and never again.
+#[derive(Clone, Debug)]
 pub struct History {
-    /// The newest ids, by index modulo the length.
-    ring: Vec<u32>,
-    /// (id, count), ids ascending.
-    counts: Vec<[u32; 2]>,
+    /// Length of the window.
     last_n: usize,
-    max_last_n: usize,
-    max_rollback: usize,
-    /// Tokens pushed and not taken back.
+    /// Ids by token index modulo its length: the window and what a rollback brings back into it.
+    ring: Vec<u32>,
+    /// Tokens in the sequence, and how many of the last of them the ring still knows.
     len: usize,
-    /// The greatest length since the reset: what was overwritten in the ring is lost below it.
-    high: usize,
+    known: usize,
+    /// (id, count) of the window, each id once, in no order.
+    counts: Vec<[u32; 2]>,
+    /// Open addressing with linear probes: 1 + a place in `counts`, or 0.
+    slots: Vec<u32>,
 }
 
 impl History {
-    /// Room for windows of up to `max_last_n` tokens from which up to `max_rollback` may be taken back.
-    pub fn new(max_last_n: usize, max_rollback: usize) -> Self {
+    /// An empty history over `last_n` tokens, of which up to `max_rollback` can be taken back at a time.
+    ///
+    /// After a rollback that many tokens must come again before as many can be taken back.
+    pub fn new(last_n: usize, max_rollback: usize) -> Self {
         Self {
-            ring: vec![0; (max_last_n + max_rollback).max(1)],
-            counts: Vec::with_capacity(max_last_n + 1),
-            last_n: max_last_n,
-            max_last_n,
-            max_rollback,
+            last_n,
+            ring: vec![0; (last_n + max_rollback).max(1)],
             len: 0,
-            high: 0,
+            known: 0,
+            counts: Vec::with_capacity(last_n),
+            slots: vec![0; (2 * last_n).next_power_of_two().max(2)],
         }
     }
 
-    /// Starts again with no tokens and a window of `last_n`, cut to the room there is.
+    /// Forgets everything, keeps the memory, and looks at the last `last_n` tokens from now on.
+    ///
+    /// # Panics
+    /// Where `last_n` is more than the history was made for.
     pub fn reset(&mut self, last_n: usize) {
+        let most = self.counts.capacity();
+        assert!(last_n <= most, "a window of {last_n} in a history made for {most}");
+        (self.last_n, self.len, self.known) = (last_n, 0, 0);
         self.counts.clear();
-        self.last_n = last_n.min(self.max_last_n);
-        (self.len, self.high) = (0, 0);
+        self.slots.fill(0);
     }
 
-    /// Tokens pushed and not taken back.
+    /// Tokens in the sequence, also those that are no longer recent.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no token is held.
+    /// Whether nothing was pushed.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Appends one token; the one that leaves the window is no longer counted.
+    /// Appends a token.
     pub fn push(&mut self, id: u32) {
-        let slot = self.slot(self.len);
-        self.ring[slot] = id;
-        self.len += 1;
-        self.high = self.high.max(self.len);
         if self.last_n > 0 {
-            if self.len > self.last_n {
-                self.uncount(self.ring[self.slot(self.len - 1 - self.last_n)]);
+            if self.len >= self.last_n {
+                self.remove(self.at(self.len - self.last_n));
             }
-            self.count(id);
+            self.add(id);
         }
+        let place = self.len % self.ring.len();
+        self.ring[place] = id;
+        self.len += 1;
+        self.known = (self.known + 1).min(self.ring.len());
     }
 
-    /// Takes the last `n` tokens back; those that had left the window are counted again.
+    /// Takes back the last token.
     ///
-    /// Panics when `n` exceeds what is held, or goes more than `max_rollback` below the greatest length reached.
-    pub fn rollback(&mut self, n: usize) {
-        assert!(n <= self.len, "rollback of {n} tokens, {} are held", self.len);
-        let below = self.high - (self.len - n);
-        assert!(below <= self.max_rollback, "rollback to {below} below the end, limit {}", self.max_rollback);
-        for _ in 0..n {
-            self.len -= 1;
-            if self.last_n > 0 {
-                self.uncount(self.ring[self.slot(self.len)]);
-                if self.len >= self.last_n {
-                    self.count(self.ring[self.slot(self.len - self.last_n)]);
-                }
+    /// # Panics
+    /// Where there is none, or the ring no longer knows what comes back into the window.
+    pub fn pop(&mut self) {
+        assert!(self.len > 0, "no token to take back");
+        let (len, known) = (self.len - 1, self.known.saturating_sub(1));
+        assert!(known >= len.min(self.last_n), "rolled back further than the history reaches");
+        if self.last_n > 0 {
+            self.remove(self.at(len));
+            if len >= self.last_n {
+                self.add(self.at(len - self.last_n));
             }
+        }
+        (self.len, self.known) = (len, known);
+    }
+
+    /// Takes back the last `n` tokens; panics as [`pop`](Self::pop) does.
+    pub fn rollback(&mut self, n: usize) {
+        for _ in 0..n {
+            self.pop();
         }
     }
 
-    /// Makes the present length the one from which `max_rollback` counts: what lies before is certain.
-    pub fn settle(&mut self) {
-        self.high = self.len;
-    }
-
-    /// (id, count) of the tokens in the window, ids ascending and unique.
-    pub fn penalties(&self) -> &[[u32; 2]] {
+    /// The pairs (id, count) of the recent tokens, each id once, in no order.
+    pub fn counts(&self) -> &[[u32; 2]] {
         &self.counts
     }
 
-    /// Appends [`penalties`](Self::penalties) to a flat list and says where they lie.
-    pub fn write(&self, out: &mut Vec<[u32; 2]>) -> Span {
-        let start = out.len() as u32;
+    /// Appends [`counts`](Self::counts), as [`Lists::penalties`](crate::Lists) wants them.
+    pub fn write_into(&self, out: &mut Vec<[u32; 2]>) {
         out.extend_from_slice(&self.counts);
-        Span { start, len: self.counts.len() as u32 }
     }
 
-    fn slot(&self, index: usize) -> usize {
-        index % self.ring.len()
+    fn at(&self, index: usize) -> u32 {
+        self.ring[index % self.ring.len()]
     }
 
-    fn count(&mut self, id: u32) {
-        match self.counts.binary_search_by_key(&id, |e| e[0]) {
-            Ok(at) => self.counts[at][1] += 1,
-            Err(at) => self.counts.insert(at, [id, 1]),
+    fn home(&self, id: u32) -> usize {
+        (id.wrapping_mul(0x9E37_79B1) >> 7) as usize & (self.slots.len() - 1)
+    }
+
+    /// The slot of `id`, or the free slot where it would go. Half of the slots are free, so one is found.
+    fn slot(&self, id: u32) -> usize {
+        let mut s = self.home(id);
+        while self.slots[s] != 0 && self.counts[self.slots[s] as usize - 1][0] != id {
+            s = (s + 1) & (self.slots.len() - 1);
         }
+        s
     }
 
-    fn uncount(&mut self, id: u32) {
-        let at = self.counts.binary_search_by_key(&id, |e| e[0]).expect("a token in the window is counted");
-        self.counts[at][1] -= 1;
-        if self.counts[at][1] == 0 {
-            self.counts.remove(at);
+    fn add(&mut self, id: u32) {
+        let s = self.slot(id);
+        if self.slots[s] == 0 {
+            self.counts.push([id, 0]);
+            self.slots[s] = self.counts.len() as u32;
+        }
+        self.counts[self.slots[s] as usize - 1][1] += 1;
+    }
+
+    fn remove(&mut self, id: u32) {
+        let s = self.slot(id);
+        let place = self.slots[s] as usize - 1;
+        self.counts[place][1] -= 1;
+        if self.counts[place][1] > 0 {
+            return;
+        }
+        self.close_gap(s);
+        let last = self.counts.len() - 1;
+        if place != last {
+            let s = self.slot(self.counts[last][0]);
+            self.slots[s] = place as u32 + 1;
+        }
+        self.counts.swap_remove(place);
+    }
+
+    /// Frees slot `gap` and moves later entries of its run forward, so that probes still find them.
+    fn close_gap(&mut self, mut gap: usize) {
+        let wrap = self.slots.len() - 1;
+        self.slots[gap] = 0;
+        let mut s = (gap + 1) & wrap;
+        while self.slots[s] != 0 {
+            let home = self.home(self.counts[self.slots[s] as usize - 1][0]);
+            if (s.wrapping_sub(home) & wrap) >= (s.wrapping_sub(gap) & wrap) {
+                self.slots[gap] = self.slots[s];
+                self.slots[s] = 0;
+                gap = s;
+            }
+            s = (s + 1) & wrap;
         }
     }
 }
@@ -123,57 +165,59 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
-    /// Pushes and takes back at random and compares with a count from scratch.
-    #[track_caller]
-    fn check(last_n: usize, max_rollback: usize) {
-        let mut history = History::new(last_n.max(8), max_rollback);
+    /// Random pushes and rollbacks against a recount of the whole sequence.
+    fn check(last_n: usize, max_rollback: usize, vocab: u64) {
+        let mut history = History::new(last_n + 3, max_rollback);
+        history.push(7);
         history.reset(last_n);
-        let (mut all, mut high) = (Vec::new(), 0);
-        let mut random = 0x1234_5678_9abc_def1_u64 ^ last_n as u64;
-        for _ in 0..5000 {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let room = max_rollback.saturating_sub(high - all.len()).min(all.len());
-            if random % 3 == 0 && room > 0 {
-                let n = (random >> 8) as usize % (room + 1);
-                all.truncate(all.len() - n);
+        let (mut all, mut back, mut state) = (Vec::new(), 0, 88172645463325252u64);
+        for step in 0..4000 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            if back > 0 && state.is_multiple_of(5) {
+                let n = (state >> 8) as usize % (back + 1);
                 history.rollback(n);
+                all.truncate(all.len() - n);
+                back -= n;
             } else {
-                all.push((random >> 8) as u32 % 7);
-                high = high.max(all.len());
-                history.push(*all.last().unwrap());
+                // Ids far apart share homes in the table more often than neighbours do.
+                let id = ((state >> 16) % vocab) as u32 * 128;
+                history.push(id);
+                all.push(id);
+                back = (back + 1).min(max_rollback);
             }
-            if random % 11 == 0 {
-                history.settle();
-                high = all.len();
+            let mut want: Vec<[u32; 2]> = Vec::new();
+            for id in &all[all.len().saturating_sub(last_n)..] {
+                match want.iter_mut().find(|p| p[0] == *id) {
+                    Some(p) => p[1] += 1,
+                    None => want.push([*id, 1]),
+                }
             }
-            let mut expected = BTreeMap::new();
-            for &id in &all[all.len().saturating_sub(last_n)..] {
-                *expected.entry(id).or_insert(0) += 1;
-            }
-            let expected: Vec<[u32; 2]> = expected.into_iter().map(|(id, n)| [id, n]).collect();
-            assert_eq!(history.penalties(), expected);
-            assert_eq!(history.len(), all.len());
+            let mut got = Vec::new();
+            history.write_into(&mut got);
+            got.sort_unstable();
+            want.sort_unstable();
+            assert_eq!((got, history.len()), (want, all.len()), "n {last_n}, step {step}");
         }
     }
 
     #[test]
-    fn counts_follow_pushes_and_rollbacks() {
-        check(0, 4);
-        check(1, 1);
-        check(5, 8);
-        check(64, 3);
+    fn counts_are_those_of_a_recount() {
+        check(0, 4, 9);
+        check(1, 0, 3);
+        check(1, 5, 3);
+        check(7, 3, 50);
+        check(64, 16, 40);
+        check(64, 9, 1000);
     }
 
     #[test]
-    fn writes_at_the_end_of_the_list() {
-        let mut history = History::new(4, 0);
-        [9, 2, 9].into_iter().for_each(|id| history.push(id));
-        let mut list = vec![[0, 0]];
-        assert_eq!(history.write(&mut list), Span { start: 1, len: 2 });
-        assert_eq!(list[1..], [[2, 1], [9, 2]]);
+    #[should_panic(expected = "further than the history reaches")]
+    fn a_rollback_out_of_reach_panics() {
+        let mut history = History::new(4, 2);
+        (0..20).for_each(|id| history.push(id));
+        history.rollback(3);
     }
 }

@@ -1,27 +1,33 @@
 //! Logits to token: one specification for host and device.
 //!
-//! A row of logits becomes one token id in a fixed order of stages: repetition, frequency and presence
-//! penalties, bias, mask; then top-k, top-p, min-p, temperature and the draw. The edits of a logit are separate
-//! f32 roundings with numbers made on the host ([`RowParams`]); from the order of the candidates on everything is
-//! integer arithmetic, so that a device which follows the same steps gives the same id, bit for bit.
+//! [`sample`] is the meaning of firth's sampling op. A request's [`Params`] become one [`RowParams`]
+//! per row of logits; what differs in length from row to row (penalties, biases, masks) lies in flat
+//! [`Lists`]. Penalties and biases are single f32 operations with numbers made on the host; everything
+//! after them compares and adds integers, so a device that follows the same sequence draws the same
+//! token (`docs/numerics.md`, "One sampled token").
 //!
-//! [`sample`] is the host's form and the definition. It knows token ids and nothing else: text reaches it only
-//! through the traits [`Constraint`] (which ids may follow) and [`Watch`] (when to stop).
+//! The crate knows token ids and nothing else: text reaches it only through the traits [`Constraint`]
+//! (which ids may follow) and [`Watch`] (when to stop). Random numbers are a function of (seed, token
+//! index, choice, purpose): see [`random_u64`].
+
 #![forbid(unsafe_code)]
 
-mod constraint;
 mod history;
+mod order;
 mod params;
 mod philox;
 mod row;
 mod sample;
-mod scan;
+mod traits;
 mod weights;
 
-pub use constraint::{Constraint, ConstraintError, Verdict, Watch};
+#[cfg(test)]
+mod tests;
+
 pub use history::History;
 pub use params::{ParamError, Params};
 pub use philox::{philox4x32_10, purpose, random_u64};
-pub use row::{NO_MASK, RowParams, Span, flags};
-pub use sample::{Lists, SampleError, Scratch, distribution, sample};
+pub use row::{Lists, RowParams};
+pub use sample::{SampleError, Scratch, sample};
+pub use traits::{Constraint, ConstraintError, Verdict, Watch};
 pub use weights::{MAX_WEIGHT, N_COARSE, N_FINE, WEIGHT_COARSE, WEIGHT_FINE, weight};

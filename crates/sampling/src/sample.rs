@@ -1,7 +1,7 @@
 //! One token from one row of logits.
 
 use crate::order::{Ordered, id, logit};
-use crate::{Lists, PURPOSE_SAMPLE, RowParams, random_bits, weight};
+use crate::{Lists, MAX_WEIGHT, RowParams, purpose, random_u64, weight};
 
 mod scan;
 
@@ -142,7 +142,7 @@ fn weight_scale(p: &RowParams) -> f32 {
 
 /// The least weight that min-p keeps. The best candidate's weight is that of distance 0.
 fn min_weight(p: &RowParams) -> u32 {
-    if p.has(RowParams::MIN_P) { ((u64::from(weight(0.0)) * u64::from(p.min_p)) >> 32) as u32 } else { 0 }
+    if p.has(RowParams::MIN_P) { ((u64::from(MAX_WEIGHT) * u64::from(p.min_p)) >> 32) as u32 } else { 0 }
 }
 
 /// Distance below the maximum; 0 for the maximum itself, infinite or not.
@@ -172,7 +172,7 @@ fn draw(p: &RowParams, candidates: &mut Ordered) -> u32 {
         if kept { u64::from(weight(distance(z_max, logit(c)) * inv_temperature)) } else { 0 }
     };
     let total: u64 = candidates.all()[..n].iter().map(|c| tempered(*c)).sum();
-    let bits = random_bits([p.seed_lo, p.seed_hi], p.token_index, p.choice, PURPOSE_SAMPLE);
+    let bits = random_u64([p.seed_lo, p.seed_hi], p.token_index, p.choice, purpose::DRAW);
     let x = ((u128::from(bits) * u128::from(total)) >> 64) as u64;
     let mut sum = 0;
     for i in 0..n {

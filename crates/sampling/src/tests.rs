@@ -65,7 +65,7 @@ fn reference(p: &Params, index: u32, choice: u32, case: &Case) -> Result<u32, &'
             return 0;
         }
         let n = (t * 65536.0).trunc() as u64;
-        (u128::from(EXP_COARSE[(n >> 11) as usize]) * u128::from(EXP_FINE[(n & 2047) as usize])) >> 32
+        (u128::from(WEIGHT_COARSE[(n >> 11) as usize]) * u128::from(WEIGHT_FINE[(n & 2047) as usize])) >> 32
     };
     if p.top_k > 0 {
         ids.truncate(p.top_k as usize);

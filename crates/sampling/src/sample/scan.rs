@@ -4,8 +4,8 @@
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
 
 use super::{SampleError, Scratch, distance};
-use crate::exp::SPAN;
 use crate::order::{candidate, logit};
+use crate::weights::SPAN;
 
 /// More candidates than this are picked by their distance from the maximum, not kept by a threshold.
 pub const MAX_KEPT: usize = 4096;
