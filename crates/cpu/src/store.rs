@@ -33,7 +33,7 @@ fn form_of(w: &WeightSpec) -> Form {
     let dims = w.shape.dims(&Extents::default());
     let product = w.uses.iter().any(|u| matches!(u, Use::MatMul | Use::Experts));
     match product {
-        true => Form::Panels(PanelLayout::new(w.dtype, dims[0], dims[1])),
+        true => Form::Panels(PanelLayout::new(w.dtype, dims[0], dims[1]).expect("the planner asked whether it has panels")),
         false if w.uses.contains(&Use::Rows) => Form::Blocks,
         false => Form::Elements,
     }
@@ -91,7 +91,7 @@ impl StoredWeight {
     fn unit_bytes(&self) -> (usize, usize) {
         let total = self.row_bytes() * self.dims[1] * self.dims[2] * self.dims[3];
         match &self.form {
-            Form::Panels(l) => (self.row_bytes() * 32, l.n_panels() * self.dims[2] * self.dims[3]),
+            Form::Panels(l) => (self.row_bytes() * 32, l.panels() * self.dims[2] * self.dims[3]),
             Form::Elements | Form::Blocks => (1 << 20, total.div_ceil(1 << 20)),
         }
     }
@@ -100,7 +100,7 @@ impl StoredWeight {
     fn place(&self, i: usize, bytes: &[u8]) {
         let (from, to, len) = match &self.form {
             Form::Panels(l) => {
-                let (matrix, panel) = (i / l.n_panels(), i % l.n_panels());
+                let (matrix, panel) = (i / l.panels(), i % l.panels());
                 let rows = self.dims[1].min((panel + 1) * 32) - panel * 32;
                 let row = self.row_bytes();
                 let at = (matrix * self.dims[1] + panel * 32) * row;

@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use firth_graph::{Attend, Op, PAGE, SegOp, seq_table};
+use firth_graph::op::Attend;
+use firth_graph::{Op, PAGE, SegOp, seq_table};
 use firth_quant::Dtype;
 use firth_simd::{LANES, Level, Simd, dispatch, math};
 

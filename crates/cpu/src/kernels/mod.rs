@@ -10,6 +10,8 @@ mod rope;
 mod rows;
 mod sample;
 
+pub use mat_mul::ActSlots;
+
 use firth_graph::{Op, Type};
 
 use crate::step::Kernel;
