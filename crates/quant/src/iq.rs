@@ -114,12 +114,15 @@ pub(crate) fn iq1_s(b: &[u8], out: &mut [f32]) {
     }
 }
 
-/// As IQ1_S with a scale for each 16 and a shift for each 8. The super-block's half is the top nibbles of the
-/// four words of scales, lowest first.
+/// The half of an IQ1_M block: the top nibbles of its four words of scales, lowest first.
+pub(crate) fn iq1_m_scale(b: &[u8]) -> u16 {
+    (0..4).fold(0, |d, w| d | u16_at(b, 48 + 2 * w) >> 12 << (4 * w))
+}
+
+/// As IQ1_S with a scale for each 16 and a shift for each 8.
 pub(crate) fn iq1_m(b: &[u8], out: &mut [f32]) {
     let (qs, high, scales) = (&b[..32], &b[32..48], &b[48..56]);
-    let d = (0..4).fold(0, |d, w| d | u16_at(scales, 2 * w) >> 12 << (4 * w));
-    let d = crate::f16_to_f32(d);
+    let d = crate::f16_to_f32(iq1_m_scale(b));
     for (i, o) in out.chunks_exact_mut(8).enumerate() {
         let (sixteen, bits) = (i / 2, nibble(high, i));
         let scale = u16_at(scales, 2 * (sixteen / 4)) >> (3 * (sixteen % 4)) & 7;

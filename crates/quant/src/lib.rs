@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod dtype;
+mod finite;
 mod fp4;
 mod grids;
 mod iq;
@@ -11,6 +12,7 @@ mod simple;
 mod ternary;
 
 pub use dtype::{Dtype, DtypeError};
+pub use finite::first_not_finite;
 pub use simple::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 /// Why values cannot be encoded.
