@@ -1,212 +1,236 @@
-//! Why a file cannot be read.
+//! What can be wrong with a file.
+
+use std::path::PathBuf;
 
 use firth_quant::DtypeError;
 
-/// A file that cannot be read, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("{file}: {kind}")]
-pub struct GgufError {
-    /// The file: its path, or the name given to [`Gguf::from_bytes`](crate::Gguf::from_bytes).
-    pub file: String,
-    /// What is wrong with it.
-    #[source]
-    pub kind: ErrorKind,
-}
+use crate::metadata::KeyError;
 
-impl GgufError {
-    pub(crate) fn new(file: &str, kind: ErrorKind) -> GgufError {
-        GgufError { file: file.to_owned(), kind }
-    }
-}
-
-/// What is wrong with a file: what was found, what was expected, and where.
-///
-/// `at` counts bytes from the start of the file.
+/// Why a model file cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum ErrorKind {
-    /// The operating system refused.
-    #[error("cannot {action}: {source}")]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// What the system said.
+pub enum GgufError {
+    /// The system refused.
+    #[error("cannot open {}: {source}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
         source: std::io::Error,
     },
-    /// Not a GGUF file.
-    #[error("magic is {found:02x?}, expected the letters GGUF (47 47 55 46)")]
-    Magic {
-        /// The first four bytes.
-        found: [u8; 4],
+    /// No regular file.
+    #[error("{} is no regular file", path.display())]
+    NoFile {
+        /// The path.
+        path: PathBuf,
     },
-    /// A version whose layout is not known.
+    /// A file that breaks the format.
+    #[error("{file}: {problem}")]
+    Format {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: Problem,
+    },
+}
+
+/// How a file breaks the format; always says where, what was found and what was expected.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Problem {
+    /// No GGUF file.
+    #[error("starts with bytes {found:02x?}, expected \"GGUF\" ([47, 47, 55, 46])")]
+    Magic {
+        /// The first bytes, at most four.
+        found: Vec<u8>,
+    },
+    /// A version of another layout.
     #[error("version is {found}, expected 2 or 3")]
     Version {
-        /// The version in the file.
+        /// The version.
         found: u32,
     },
-    /// A file in the other byte order.
-    #[error("version reads as {found:#010x}: the file is big-endian, expected little-endian")]
-    BigEndian {
-        /// The version as little-endian.
+    /// A file of the other byte order.
+    #[error("version is {found:#010x}, expected 2 or 3: the file is big-endian, only little-endian is read")]
+    ByteOrder {
+        /// The version as read.
         found: u32,
     },
-    /// The file ends within a field.
-    #[error("{field} at byte {at} needs {needed} bytes, but the file has {left} left")]
-    Truncated {
+    /// Something reaches past the end of the file.
+    #[error("{what} at byte {offset} exceeds file size: needs {needed} bytes, {left} are left")]
+    Bounds {
         /// The field.
-        field: String,
+        what: String,
         /// Where it starts.
-        at: u64,
-        /// Bytes it needs.
+        offset: u64,
+        /// Its bytes; the largest number when they overflow.
         needed: u64,
-        /// Bytes the file still has there.
+        /// Bytes from there to the end.
         left: u64,
     },
-    /// A count that the rest of the file cannot hold.
-    #[error("{field} at byte {at} is {found}, which exceeds file size: its {left} bytes left hold at most {most}")]
+    /// A count that the file cannot hold.
+    #[error("{what} is {found}, expected 0 to {limit} in a file of {file_bytes} bytes")]
     Count {
         /// The field.
-        field: String,
-        /// Where it stands.
-        at: u64,
-        /// The count in the file.
-        found: u64,
-        /// Bytes left after it.
-        left: u64,
-        /// Elements those bytes can hold.
-        most: u64,
+        what: &'static str,
+        /// The count.
+        found: i64,
+        /// The largest that fits.
+        limit: u64,
+        /// The file's size.
+        file_bytes: u64,
     },
-    /// A name that is empty, too long, no UTF-8, or has a NUL.
-    #[error("{field} at byte {at} {problem}")]
-    Name {
+    /// A length beyond the format's or the reader's limit.
+    #[error("{what} is {found}, expected at most {limit}")]
+    Limit {
         /// The field.
-        field: String,
-        /// Where it starts.
-        at: u64,
+        what: String,
+        /// The length.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A key or name that is no proper text.
+    #[error("{what} {why}")]
+    Text {
+        /// The field.
+        what: String,
         /// What is wrong with it.
-        problem: String,
+        why: &'static str,
     },
-    /// A key that comes twice.
-    #[error("key `{key}` at byte {at} comes twice")]
-    DuplicateKey {
-        /// The key.
-        key: String,
-        /// Where its second entry starts.
-        at: u64,
-    },
-    /// A value type id that is not known, or an array of arrays.
-    #[error("key `{key}` at byte {at} has value type id {found}, expected {expected}")]
+    /// A type number that names nothing.
+    #[error("key `{key}` has {what} {found}, expected {expected}")]
     ValueType {
         /// The key.
         key: String,
-        /// Where the id stands.
-        at: u64,
-        /// The id.
+        /// Value or element type.
+        what: &'static str,
+        /// The number.
         found: u32,
-        /// Ids that may stand there.
+        /// The numbers that are allowed.
         expected: &'static str,
     },
-    /// `general.alignment` is not an alignment.
-    #[error("key `general.alignment` is {found}, expected a u32 power of two from 1 to 65536")]
-    Alignment {
-        /// What it is.
-        found: String,
+    /// A key or tensor that occurs twice.
+    #[error("{what} `{name}` occurs twice, expected once")]
+    Duplicate {
+        /// Key or tensor.
+        what: &'static str,
+        /// Its name.
+        name: String,
     },
-    /// A number of axes that is not 1 to 4.
-    #[error("tensor `{tensor}` at byte {at} has {found} axes, expected 1 to 4")]
+    /// An alignment that is none.
+    #[error("`general.alignment` is {found}, expected u32 and a power of two from 1 to {limit}")]
+    Alignment {
+        /// Type and value.
+        found: String,
+        /// The largest.
+        limit: u32,
+    },
+    /// A tensor without axes, or with too many.
+    #[error("tensor `{tensor}` has {found} axes, expected 1 to 4")]
     Axes {
         /// The tensor.
         tensor: String,
-        /// Where the number stands.
-        at: u64,
-        /// The number.
+        /// Their number.
         found: u32,
     },
-    /// A tensor with more elements or bytes than 63 bits count.
-    #[error("tensor `{tensor}` has shape {shape:?}, expected sizes whose product stays below 2^63 {unit}")]
-    TooLarge {
+    /// A negative length.
+    #[error("tensor `{tensor}` has length {found} on axis {axis}, expected 0 or more")]
+    Negative {
         /// The tensor.
         tensor: String,
-        /// Its shape, fastest axis first.
+        /// The axis.
+        axis: usize,
+        /// Its length.
+        found: i64,
+    },
+    /// A size that no machine counts.
+    #[error("tensor `{tensor}` of shape {shape:?} overflows: its size exceeds {limit}", limit = i64::MAX)]
+    Overflow {
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
         shape: Vec<u64>,
-        /// What overflows: `elements` or `bytes`.
-        unit: &'static str,
     },
     /// A type that cannot be loaded.
-    #[error("tensor `{tensor}` at byte {at}: {source}")]
+    #[error("tensor `{tensor}`: {source}")]
     Dtype {
         /// The tensor.
         tensor: String,
-        /// Where the id stands.
-        at: u64,
-        /// What is wrong with the id.
+        /// Why.
         source: DtypeError,
     },
-    /// A row that is no whole number of blocks.
-    #[error("tensor `{tensor}` has rows of {found} elements, expected a multiple of {expected} for {dtype}")]
+    /// Rows that are no whole number of blocks.
+    #[error("tensor `{tensor}` has rows of {found}, expected a multiple of {block} for {dtype}")]
     Row {
         /// The tensor.
         tensor: String,
-        /// Elements of a row.
+        /// Row length.
         found: u64,
-        /// Elements of a block.
-        expected: u64,
-        /// The type's name.
+        /// Block length.
+        block: usize,
+        /// The type.
         dtype: &'static str,
     },
-    /// A tensor that comes twice.
-    #[error("tensor `{tensor}` comes twice")]
-    DuplicateTensor {
-        /// The tensor.
-        tensor: String,
-    },
-    /// An offset that does not follow the tensor before.
-    #[error("tensor `{tensor}` has offset {found} in the data section, expected {expected}")]
+    /// Data elsewhere than after the tensor before.
+    #[error("tensor `{tensor}` has data offset {found}, expected {expected}")]
     Offset {
         /// The tensor.
         tensor: String,
-        /// The offset in the file.
+        /// The offset in the data section.
         found: u64,
-        /// Where the padded end of the tensor before lies.
+        /// The end of the data before, padded.
         expected: u64,
     },
     /// Data past the end of the file.
-    #[error("tensor `{tensor}` needs {len} bytes at byte {at}, but the file has only {file_len}")]
+    #[error(
+        "tensor `{tensor}` has data of {len} bytes at byte {offset}, which ends past the file's {file_bytes}"
+    )]
     Data {
         /// The tensor.
         tensor: String,
         /// Where its data starts.
-        at: u64,
-        /// Bytes it needs.
+        offset: u64,
+        /// Its bytes.
         len: u64,
-        /// Bytes of the file.
-        file_len: u64,
+        /// The file's size.
+        file_bytes: u64,
     },
-    /// Bytes after the last tensor.
-    #[error("the file has {found} bytes, expected it to end at byte {expected} after the last tensor")]
+    /// Bytes that belong to nothing.
+    #[error("file has {file_bytes} bytes, but the data of its last tensor ends at byte {expected}")]
     Trailing {
-        /// Bytes of the file.
-        found: u64,
-        /// The padded end of the last tensor.
+        /// The file's size.
+        file_bytes: u64,
+        /// Where the data ends, padded.
         expected: u64,
     },
-    /// A key of a shard that cannot be read.
-    #[error(transparent)]
-    Key(#[from] crate::KeyError),
-    /// A file of several shards whose name is not that of a shard.
-    #[error("key `split.count` is {count}, so the name must end in `-00001-of-{count:05}.gguf`")]
-    ShardName {
-        /// Shards of the model.
-        count: u32,
+    /// Values that are no numbers.
+    #[error("tensor `{tensor}` holds a value or scale that is not finite in block {block}, at byte {offset}")]
+    NotFinite {
+        /// The tensor.
+        tensor: String,
+        /// The first such block.
+        block: u64,
+        /// Where it starts in the file.
+        offset: u64,
     },
-    /// A shard that contradicts its name or the first shard.
-    #[error("key `{key}` is {found}, expected {expected}")]
+    /// A key about the shards that cannot be read.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// A name that does not say which shard the file is.
+    #[error("the model has {count} shards, but the file's name does not end in -{no:05}-of-{count:05}.gguf")]
+    ShardName {
+        /// The shards.
+        count: u32,
+        /// This one, counted from 1.
+        no: u32,
+    },
+    /// A shard that says another number than expected.
+    #[error("`{key}` is {found}, expected {expected}")]
     Shard {
         /// The key.
         key: &'static str,
-        /// The value in the file.
+        /// Its value.
         found: u64,
-        /// The value that fits the other shards.
+        /// What the other shards make it.
         expected: u64,
     },
 }

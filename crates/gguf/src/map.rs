@@ -1,72 +1,94 @@
-//! The bytes of a file: mapped, or owned. The only unsafe code of this crate.
+//! The bytes of a file, mapped or in memory. The crate's only unsafe code.
 #![allow(unsafe_code)]
 
-use std::fs::File;
-use std::io;
+use std::fs::{self, File};
 use std::ops::Range;
+use std::path::Path;
 
-use memmap2::{Advice, Mmap};
+use memmap2::Mmap;
+
+use crate::error::GgufError;
 
 /// The bytes of one file.
-pub(crate) enum Bytes {
+pub(crate) enum Source {
     Mapped(Mmap),
-    Owned(Vec<u8>),
+    Memory(Vec<u8>),
 }
 
-impl Bytes {
-    /// Maps `file` for reading.
-    ///
-    /// The file must not be changed while it is mapped: a shortened file kills the process at the next read past
-    /// its end, as with every program that maps files.
-    pub(crate) fn map(file: &File) -> io::Result<Bytes> {
-        // SAFETY: the mapping is read-only and private to us; that nobody writes to a model file while it is in
-        // use is the condition stated above, and the parser never reads a byte twice expecting the same value
-        // for memory safety: all ranges are checked against the length of the mapping.
-        let map = unsafe { Mmap::map(file)? };
-        Ok(Bytes::Mapped(map))
+impl Source {
+    /// Maps a regular file to read.
+    pub(crate) fn open(path: &Path) -> Result<Source, GgufError> {
+        let refused = |source| GgufError::Open { path: path.to_owned(), source };
+        // Opening a pipe would wait for a writer: ask first.
+        if !fs::metadata(path).map_err(refused)?.is_file() {
+            return Err(GgufError::NoFile { path: path.to_owned() });
+        }
+        let file = File::open(path).map_err(refused)?;
+        // SAFETY: the map is read-only and private to this type. A file that another process truncates while it
+        // is mapped ends the process with a bus error, as with every program that maps models; a file rewritten
+        // in place changes values, and nothing reads them as more than bytes and numbers.
+        let map = unsafe { Mmap::map(&file) }.map_err(refused)?;
+        Ok(Source::Mapped(map))
     }
 
-    pub(crate) fn as_slice(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Bytes::Mapped(map) => map,
-            Bytes::Owned(bytes) => bytes,
+            Source::Mapped(map) => map,
+            Source::Memory(bytes) => bytes,
         }
     }
 
-    /// Asks the system to read `range` ahead. A hint: failures change nothing but speed.
-    pub(crate) fn prefetch(&self, range: Range<usize>) {
-        if let Bytes::Mapped(map) = self {
-            let _ = map.advise_range(Advice::WillNeed, range.start, range.len());
+    /// Asks the system to read a range soon; one that does not listen is no error.
+    pub(crate) fn prefetch(&self, offset: usize, len: usize) {
+        #[cfg(unix)]
+        if let Some(map) = self.map(len) {
+            let _ = map.advise_range(memmap2::Advice::WillNeed, offset, len);
         }
+        #[cfg(not(unix))]
+        let _ = (offset, len);
     }
 
-    /// Drops the whole pages within `range` from memory; they are read from the file again when touched.
+    /// Tells the system that a range will be read once, from start to end.
+    pub(crate) fn advise_sequential(&self, offset: usize, len: usize) {
+        #[cfg(unix)]
+        if let Some(map) = self.map(len) {
+            let _ = map.advise_range(memmap2::Advice::Sequential, offset, len);
+        }
+        #[cfg(not(unix))]
+        let _ = (offset, len);
+    }
+
+    /// Takes the pages that lie wholly in a range out of this process's memory; reading them again reads the file
+    /// again. Pages at the border stay: their other half may be in use.
     pub(crate) fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
-        if let Bytes::Mapped(map) = self {
+        {
             let page = page_bytes();
-            let start = range.start.next_multiple_of(page);
-            let end = range.end / page * page;
-            if start < end {
-                // SAFETY: the mapping is of a file and never written, so a dropped page comes back from the file
-                // with the bytes it had; no reference into it can see a difference.
-                let _ = unsafe {
-                    map.unchecked_advise_range(
-                        memmap2::UncheckedAdvise::DontNeed,
-                        start,
-                        end - start,
-                    )
-                };
+            let (start, end) = (range.start.next_multiple_of(page), range.end / page * page);
+            let len = end.saturating_sub(start);
+            if let Some(map) = self.map(len) {
+                // SAFETY: the map is a shared, read-only view of a file and has no pages of its own, so a dropped
+                // page comes back with the file's bytes: no reference ever sees other contents than the file's.
+                let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len) };
             }
         }
         #[cfg(not(unix))]
         let _ = range;
     }
+
+    /// The map, when there is one and a range of `len` bytes is worth a word.
+    #[cfg(unix)]
+    fn map(&self, len: usize) -> Option<&Mmap> {
+        match self {
+            Source::Mapped(map) if len > 0 => Some(map),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(unix)]
 fn page_bytes() -> usize {
-    // SAFETY: sysconf has no preconditions.
+    // SAFETY: sysconf only reads a constant of the system.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(bytes).unwrap_or(4096).max(1)
 }

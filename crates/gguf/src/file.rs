@@ -1,0 +1,283 @@
+//! An opened model: one file or all its shards.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use crate::error::{GgufError, Problem};
+use crate::header::{Header, Limits, TensorInfo, parse_header};
+use crate::map::Source;
+use crate::metadata::Metadata;
+
+/// An opened model: the metadata of the first shard and the tensors of all. Every tensor's data lies within its
+/// file, so that reading it cannot fail.
+pub struct Gguf {
+    path: PathBuf,
+    shards: Vec<Source>,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    index: HashMap<String, usize>,
+    header_hash: u64,
+}
+
+impl Gguf {
+    /// Maps a model. Of a split model any shard may be named; the others are found by their names, which end in
+    /// `-00001-of-00003.gguf`.
+    ///
+    /// # Errors
+    /// A file that cannot be read, breaks the format, or does not fit the other shards.
+    pub fn open(path: &Path) -> Result<Gguf, GgufError> {
+        Gguf::open_with(path, &Limits::default())
+    }
+
+    /// As [`Gguf::open`], with other limits.
+    ///
+    /// # Errors
+    /// As [`Gguf::open`].
+    pub fn open_with(path: &Path, limits: &Limits) -> Result<Gguf, GgufError> {
+        let source = Source::open(path)?;
+        let header = parse(path, &source, limits)?;
+        let count = shard_count(path, &header)?;
+        if count == 1 {
+            let mut gguf = Gguf::empty(path);
+            gguf.add(path, source, header)?;
+            return Ok(gguf);
+        }
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        let no = in_file(path, header.metadata.u64("split.no").map_err(Problem::from))?.unwrap_or(0);
+        let prefix = shard_prefix(name, count).ok_or_else(|| {
+            let no = no.saturating_add(1).min(u32::MAX.into()) as u32;
+            format_error(path, Problem::ShardName { count, no })
+        })?;
+        Gguf::open_shards(path.with_file_name(prefix), count, limits)
+    }
+
+    fn open_shards(prefix: PathBuf, count: u32, limits: &Limits) -> Result<Gguf, GgufError> {
+        let path_of = |i: u32| {
+            let mut name = prefix.clone().into_os_string();
+            name.push(format!("-{:05}-of-{count:05}.gguf", i + 1));
+            PathBuf::from(name)
+        };
+        let first = path_of(0);
+        let mut gguf = Gguf::empty(&first);
+        for i in 0..count {
+            let path = path_of(i);
+            let source = Source::open(&path)?;
+            let header = parse(&path, &source, limits)?;
+            in_file(&path, expect_key(&header.metadata, "split.no", i.into()))?;
+            in_file(&path, expect_key(&header.metadata, "split.count", count.into()))?;
+            gguf.add(&path, source, header)?;
+        }
+        let total = gguf.tensors.len() as u64;
+        if gguf.metadata.contains("split.tensors.count") {
+            in_file(&first, expect_key(&gguf.metadata, "split.tensors.count", total))?;
+        }
+        Ok(gguf)
+    }
+
+    /// A model whose only file is in memory; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// Bytes that break the format, or are one shard of several.
+    pub fn from_bytes(bytes: Vec<u8>, name: impl Into<PathBuf>) -> Result<Gguf, GgufError> {
+        let path = name.into();
+        let source = Source::Memory(bytes);
+        let header = parse(&path, &source, &Limits::default())?;
+        match shard_count(&path, &header)? {
+            1 => {}
+            count => return Err(format_error(&path, shard("split.count", count.into(), 1))),
+        }
+        let mut gguf = Gguf::empty(&path);
+        gguf.add(&path, source, header)?;
+        Ok(gguf)
+    }
+
+    fn empty(path: &Path) -> Gguf {
+        Gguf {
+            path: path.to_owned(),
+            shards: Vec::new(),
+            metadata: Metadata::new(),
+            tensors: Vec::new(),
+            index: HashMap::new(),
+            header_hash: HASH_SEED,
+        }
+    }
+
+    fn add(&mut self, path: &Path, source: Source, header: Header) -> Result<(), GgufError> {
+        let shard = self.shards.len();
+        self.index.reserve(header.tensors.len());
+        for mut tensor in header.tensors {
+            tensor.shard = shard;
+            if self.index.insert(tensor.name.clone(), self.tensors.len()).is_some() {
+                let problem = Problem::Duplicate { what: "tensor", name: tensor.name };
+                return Err(format_error(path, problem));
+            }
+            self.tensors.push(tensor);
+        }
+        self.header_hash = hash(self.header_hash, &source.bytes()[..header.len as usize]);
+        if shard == 0 {
+            self.metadata = header.metadata;
+        }
+        self.shards.push(source);
+        Ok(())
+    }
+
+    /// The first shard's metadata.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The metadata, to override keys.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.metadata
+    }
+
+    /// All tensors, in the order of shards and of data within them.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// The tensor of a name.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.index.get(name).map(|&i| &self.tensors[i])
+    }
+
+    /// The bytes of one of this model's tensors. Mapped data starts at a multiple of the file's alignment; data of a
+    /// model in memory may start anywhere.
+    pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
+        let (offset, len) = range(tensor);
+        &self.shards[tensor.shard].bytes()[offset..offset + len]
+    }
+
+    /// Asks the system to read a tensor's data soon.
+    pub fn prefetch(&self, tensor: &TensorInfo) {
+        let (offset, len) = range(tensor);
+        self.shards[tensor.shard].prefetch(offset, len);
+    }
+
+    /// Tells the system that a tensor's data will be read once, from start to end.
+    pub fn advise_sequential(&self, tensor: &TensorInfo) {
+        let (offset, len) = range(tensor);
+        self.shards[tensor.shard].advise_sequential(offset, len);
+    }
+
+    /// Takes the whole pages within `bytes` (counted from the start of a tensor's data) out of this process's memory,
+    /// once they have been copied elsewhere; they may be read again, from the file.
+    pub fn release(&self, tensor: &TensorInfo, bytes: Range<usize>) {
+        let (offset, len) = range(tensor);
+        let (start, end) = (bytes.start.min(len), bytes.end.min(len));
+        self.shards[tensor.shard].release(offset + start..offset + end);
+    }
+
+    /// Checks that a tensor's floats and scales are finite. Reads all its data.
+    ///
+    /// # Errors
+    /// [`Problem::NotFinite`] names the first block that is not.
+    pub fn check_data(&self, tensor: &TensorInfo) -> Result<(), GgufError> {
+        let Some(block) = firth_quant::first_not_finite(tensor.dtype, self.data(tensor)) else {
+            return Ok(());
+        };
+        let offset = tensor.offset + (block * tensor.dtype.block_bytes()) as u64;
+        let problem = Problem::NotFinite { tensor: tensor.name.clone(), block: block as u64, offset };
+        Err(format_error(&self.path, problem))
+    }
+
+    /// Bytes of all files.
+    pub fn file_bytes(&self) -> u64 {
+        self.shards.iter().map(|s| s.bytes().len() as u64).sum()
+    }
+
+    /// The path of the file, or of the first shard; none for a model in memory.
+    pub fn path(&self) -> Option<&Path> {
+        matches!(self.shards[0], Source::Mapped(_)).then_some(&self.path)
+    }
+
+    /// Number of files.
+    pub fn n_shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// A hash of what the files say before their data: metadata as stored, and the directories of tensors. The same
+    /// on every machine. Overrides do not change it.
+    pub fn header_hash(&self) -> u64 {
+        self.header_hash
+    }
+
+    /// A hash that also tells apart models of equal headers: the header's, and 64 bytes from the middle of each
+    /// tensor.
+    pub fn content_hash(&self) -> u64 {
+        self.tensors.iter().fold(self.header_hash, |h, tensor| {
+            let data = self.data(tensor);
+            let start = data.len().saturating_sub(64) / 2;
+            hash(h, &data[start..data.len().min(start + 64)])
+        })
+    }
+}
+
+impl std::fmt::Debug for Gguf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (keys, tensors) = (self.metadata.len(), self.tensors.len());
+        write!(f, "Gguf({}, {keys} keys, {tensors} tensors)", self.path.display())
+    }
+}
+
+/// Offset and length, which fit since the data lies inside a mapped file.
+fn range(tensor: &TensorInfo) -> (usize, usize) {
+    (tensor.offset as usize, tensor.len as usize)
+}
+
+fn format_error(path: &Path, problem: Problem) -> GgufError {
+    GgufError::Format { file: path.display().to_string(), problem }
+}
+
+fn in_file<T>(path: &Path, result: Result<T, Problem>) -> Result<T, GgufError> {
+    result.map_err(|problem| format_error(path, problem))
+}
+
+fn parse(path: &Path, source: &Source, limits: &Limits) -> Result<Header, GgufError> {
+    in_file(path, parse_header(source.bytes(), limits))
+}
+
+fn shard(key: &'static str, found: u64, expected: u64) -> Problem {
+    Problem::Shard { key, found, expected }
+}
+
+/// The number of files of the model that a file belongs to.
+fn shard_count(path: &Path, header: &Header) -> Result<u32, GgufError> {
+    let count = in_file(path, header.metadata.u32("split.count").map_err(Problem::from))?;
+    match count.unwrap_or(1) {
+        0 | 1 => Ok(1),
+        // The number has five digits in a file's name.
+        count @ 2..=99_999 => Ok(count),
+        count => Err(format_error(path, shard("split.count", count.into(), 99_999))),
+    }
+}
+
+fn expect_key(metadata: &Metadata, key: &'static str, expected: u64) -> Result<(), Problem> {
+    match metadata.require_u64(key)? {
+        found if found == expected => Ok(()),
+        found => Err(shard(key, found, expected)),
+    }
+}
+
+/// What precedes `-00001-of-00003.gguf` in the name of one of `count` shards.
+fn shard_prefix(name: &str, count: u32) -> Option<&str> {
+    let rest = name.strip_suffix(&format!("-of-{count:05}.gguf"))?;
+    let (prefix, no) = rest.rsplit_once('-')?;
+    (no.len() == 5 && no.bytes().all(|b| b.is_ascii_digit())).then_some(prefix)
+}
+
+const HASH_SEED: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// Mixes bytes into a hash, eight at a time; the length keeps apart what padding would join.
+fn hash(seed: u64, bytes: &[u8]) -> u64 {
+    let mix = |h: u64, word: u64| {
+        let h = (h ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        h ^ h >> 29
+    };
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let h = words.iter().fold(mix(seed, bytes.len() as u64), |h, w| mix(h, u64::from_le_bytes(*w)));
+    mix(h, u64::from_le_bytes(last))
+}
