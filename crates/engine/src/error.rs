@@ -1,0 +1,75 @@
+//! What can go wrong in the engine.
+
+use firth_graph::{LoadError, Lost};
+use firth_models::ModelError;
+use firth_sampling::{ConstraintError, ParamError, SampleError};
+
+/// Why a model cannot be loaded, or a step or request fails.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The file is no model that firth runs.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The devices cannot take it.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// An option that does not fit the model.
+    #[error("{option} is {found}, expected {expected}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// What was asked.
+        found: String,
+        /// What may be.
+        expected: String,
+    },
+    /// A device is gone.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// No pages are left for a sequence.
+    #[error("no memory for keys and values is left: {needed} tokens more do not fit")]
+    Full {
+        /// Tokens that were to be added.
+        needed: usize,
+    },
+    /// A sequence would grow past its context.
+    #[error("{found} tokens exceed the context of {context}; use a larger --ctx or a shorter prompt")]
+    Context {
+        /// Tokens of the sequence.
+        found: usize,
+        /// Tokens that fit.
+        context: usize,
+    },
+    /// An id outside the vocabulary.
+    #[error("token id {id} is outside the vocabulary of {n_vocab}")]
+    Id {
+        /// The id.
+        id: u32,
+        /// Size of the vocabulary.
+        n_vocab: usize,
+    },
+    /// A prompt without tokens.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+    /// The model produced a logit that is no number: a broken file or an overflow.
+    #[error("a logit is not a number; the model file may be damaged")]
+    Nan,
+    /// Nothing can be sampled: everything is forbidden.
+    #[error("no token is allowed here: every logit is masked or -inf")]
+    NothingAllowed,
+    /// Sampling parameters without meaning.
+    #[error(transparent)]
+    Params(#[from] ParamError),
+    /// A constraint that cannot go on.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
+}
+
+impl From<SampleError> for EngineError {
+    fn from(e: SampleError) -> Self {
+        match e {
+            SampleError::Nan { .. } => EngineError::Nan,
+            _ => EngineError::NothingAllowed,
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Settings of a loaded model.
+
+use firth_quant::Dtype;
+
+/// What the caller decides before a load.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Tokens of one sequence; the model's own when `None`.
+    pub ctx: Option<usize>,
+    /// Sequences at once.
+    pub parallel: usize,
+    /// Rows of a step at most.
+    pub batch: usize,
+    /// Logits rows of a step at most; `max(64, parallel)` when `None`.
+    pub outputs: Option<usize>,
+    /// Type of keys and values.
+    pub kv: Dtype,
+    /// Bytes that the prefix tree may hold.
+    pub cache_bytes: u64,
+    /// Bytes that everything may take; no limit when `None`.
+    pub max_bytes: Option<u64>,
+    /// Whether fused ops are used.
+    pub fuse: bool,
+    /// Whether ops may run on another device than wished, with listed transfers.
+    pub allow_transfers: bool,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            ctx: None,
+            parallel: 1,
+            batch: 512,
+            outputs: None,
+            kv: Dtype::F16,
+            cache_bytes: 1 << 30,
+            max_bytes: None,
+            fuse: true,
+            allow_transfers: false,
+        }
+    }
+}
+
+impl EngineOptions {
+    /// Logits rows of a step at most.
+    pub fn outputs(&self) -> usize {
+        self.outputs.unwrap_or_else(|| self.parallel.max(64)).clamp(1, self.batch.max(1))
+    }
+}

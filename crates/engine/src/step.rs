@@ -1,0 +1,293 @@
+//! One step: rows of several sequences through the model. Allocates nothing once warm.
+
+use firth_graph::{Extents, Runner, seq_table};
+use firth_memory::Seq;
+use firth_models::names;
+use firth_sampling::RowParams;
+
+use crate::error::EngineError;
+use crate::load::Engine;
+use crate::sampler::Sampler;
+
+/// Which rows of a feed give logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// None.
+    None,
+    /// The last.
+    Last,
+    /// All.
+    All,
+}
+
+/// Rows of one sequence in a step.
+pub struct Feed<'a> {
+    /// The sequence.
+    pub seq: Seq,
+    /// Token ids. Where `embeds` is given, ids stand for the rows in caches: a hash of each row.
+    pub ids: &'a [u32],
+    /// Ready rows `[width, ids.len()]` in place of the ids' embeddings.
+    pub embeds: Option<&'a [f32]>,
+    /// Which rows give logits.
+    pub want: Want,
+    /// Samples every row that gives logits.
+    pub sampler: Option<&'a Sampler>,
+}
+
+/// Host slots of the step's inputs and outputs.
+pub(crate) struct Slots {
+    tokens: usize,
+    embeds: usize,
+    positions: usize,
+    seqs: usize,
+    pages: Vec<usize>,
+    out_rows: usize,
+    sampler_rows: usize,
+    penalties: usize,
+    biases: usize,
+    masks: usize,
+    logits: usize,
+    sampled: usize,
+}
+
+impl Slots {
+    pub fn find(r: &Runner, groups: usize) -> Slots {
+        let input = |name: &str| r.input(name).expect("the build names its inputs");
+        let output = |name: &str| r.output(name).expect("the build names its outputs");
+        Slots {
+            tokens: input(names::TOKENS),
+            embeds: input(names::EMBEDS),
+            positions: input(names::POSITIONS),
+            seqs: input(names::SEQS),
+            pages: (0..groups).map(|g| input(&names::pages(g))).collect(),
+            out_rows: input(names::OUT_ROWS),
+            sampler_rows: input(names::SAMPLER_ROWS),
+            penalties: input(names::SAMPLER_PENALTIES),
+            biases: input(names::SAMPLER_BIASES),
+            masks: input(names::SAMPLER_MASKS),
+            logits: output(names::LOGITS),
+            sampled: output(names::SAMPLED),
+        }
+    }
+}
+
+/// Lists that a step fills again and again.
+pub(crate) struct Scratch {
+    appends: Vec<(Seq, usize)>,
+    /// First output row of each feed, and one more.
+    first_out: Vec<usize>,
+}
+
+impl Scratch {
+    pub fn new(bounds: &Extents, parallel: usize) -> Scratch {
+        let n = parallel.max(bounds.s) + 1;
+        Scratch { appends: Vec::with_capacity(n), first_out: Vec::with_capacity(n) }
+    }
+}
+
+/// How much of the shared sampler lists is taken.
+#[derive(Default)]
+struct Taken {
+    penalties: usize,
+    biases: usize,
+    masks: usize,
+}
+
+impl Engine {
+    /// Opens an empty sequence in a cache domain.
+    pub fn open(&mut self, domain: u64) -> Result<Seq, EngineError> {
+        self.memory.open(domain).map_err(|_| EngineError::Full { needed: 0 })
+    }
+
+    /// Ends a sequence.
+    pub fn close(&mut self, seq: Seq) {
+        self.memory.close(seq);
+    }
+
+    /// Tokens of a sequence.
+    pub fn len(&self, seq: Seq) -> usize {
+        self.memory.len(seq)
+    }
+
+    /// Runs one step over all feeds and commits their tokens. On an error nothing has changed.
+    ///
+    /// At most [`Engine::bounds`] rows, outputs and sequences; each sequence once.
+    pub fn step(&mut self, feeds: &[Feed]) -> Result<(), EngineError> {
+        let extents = self.place(feeds)?;
+        self.copy_pages()?;
+        self.fill(feeds);
+        let ran = self.runner.run(extents);
+        if ran.is_err() {
+            self.memory.abort();
+        }
+        ran?;
+        for f in feeds {
+            self.memory.commit(f.seq, f.ids);
+        }
+        Ok(())
+    }
+
+    /// Logits of output row `o` of feed `feed` of the last step.
+    pub fn logits(&self, feed: usize, o: usize) -> &[f32] {
+        let row = self.scratch.first_out[feed] + o;
+        &self.runner.host().f32(self.slots.logits)[row * self.info.n_vocab..(row + 1) * self.info.n_vocab]
+    }
+
+    /// The token sampled from output row `o` of feed `feed` of the last step.
+    pub fn sampled(&self, feed: usize, o: usize) -> Result<u32, EngineError> {
+        match self.runner.host().i32(self.slots.sampled)[self.scratch.first_out[feed] + o] {
+            firth_graph::op::SAMPLE_NAN => Err(EngineError::Nan),
+            id if id < 0 => Err(EngineError::NothingAllowed),
+            id => Ok(id as u32),
+        }
+    }
+
+    /// Checks the feeds and reserves their pages.
+    fn place(&mut self, feeds: &[Feed]) -> Result<Extents, EngineError> {
+        let mut x = Extents { t: 0, o: 0, p: 0, s: feeds.len() };
+        self.scratch.appends.clear();
+        self.scratch.first_out.clear();
+        for f in feeds {
+            self.scratch.first_out.push(x.o);
+            x.t += f.ids.len();
+            x.o += wanted(f);
+            self.check(f)?;
+            self.scratch.appends.push((f.seq, f.ids.len()));
+        }
+        self.scratch.first_out.push(x.o);
+        assert!(x.within(&self.bounds), "a step of {x:?} exceeds {:?}", self.bounds);
+        self.memory.plan(&self.scratch.appends).map_err(|_| EngineError::Full { needed: x.t })?;
+        Ok(x)
+    }
+
+    fn check(&self, f: &Feed) -> Result<(), EngineError> {
+        let found = self.memory.len(f.seq) + f.ids.len();
+        if found > self.ctx {
+            return Err(EngineError::Context { found, context: self.ctx });
+        }
+        let n_vocab = self.info.n_vocab;
+        match f.embeds {
+            Some(rows) => assert_eq!(rows.len(), f.ids.len() * self.info.width, "ready rows"),
+            None => {
+                if let Some(&id) = f.ids.iter().find(|id| **id as usize >= n_vocab) {
+                    return Err(EngineError::Id { id, n_vocab });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_pages(&mut self) -> Result<(), EngineError> {
+        for c in self.memory.copies() {
+            for &(device, state) in &self.group_states[c.group] {
+                let d = &self.resources.devices[device];
+                d.copy_page(state, c.from as usize, c.to as usize, c.rows)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, feeds: &[Feed]) {
+        let mut taken = Taken::default();
+        let (mut row, mut out) = (0, 0);
+        for (s, f) in feeds.iter().enumerate() {
+            self.fill_rows(f, row);
+            self.fill_tables(f, s, row);
+            self.fill_outputs(f, row, out, &mut taken);
+            row += f.ids.len();
+            out += wanted(f);
+        }
+    }
+
+    fn fill_rows(&mut self, f: &Feed, row: usize) {
+        let (first, n, width) = (self.memory.len(f.seq), f.ids.len(), self.info.width);
+        let host = self.runner.host_mut();
+        let tokens = &mut host.i32_mut(self.slots.tokens)[row..row + n];
+        match f.embeds {
+            None => tokens.iter_mut().zip(f.ids).for_each(|(t, id)| *t = *id as i32),
+            Some(rows) => {
+                tokens.fill(firth_graph::op::READY_ROW);
+                host.f32_mut(self.slots.embeds)[row * width..(row + n) * width].copy_from_slice(rows);
+            }
+        }
+        let positions = &mut host.i32_mut(self.slots.positions)[row..row + n];
+        positions.iter_mut().enumerate().for_each(|(i, p)| *p = (first + i) as i32);
+    }
+
+    fn fill_tables(&mut self, f: &Feed, s: usize, row: usize) {
+        let (first, n) = (self.memory.len(f.seq), f.ids.len());
+        let host = self.runner.host_mut();
+        let table = &mut host.i32_mut(self.slots.seqs)[s * seq_table::WIDTH..(s + 1) * seq_table::WIDTH];
+        table[seq_table::FIRST_ROW] = row as i32;
+        table[seq_table::N_ROWS] = n as i32;
+        table[seq_table::FIRST_INDEX] = first as i32;
+        table[seq_table::N_CERTAIN] = n as i32;
+        let width = self.ctx.div_ceil(firth_graph::PAGE).max(1);
+        for (g, slot) in self.slots.pages.iter().enumerate() {
+            let pages = self.memory.page_table(f.seq, g);
+            let n = pages.len().min(width);
+            host.i32_mut(*slot)[s * width..s * width + n].copy_from_slice(&pages[..n]);
+        }
+    }
+
+    fn fill_outputs(&mut self, f: &Feed, row: usize, out: usize, taken: &mut Taken) {
+        let first = self.memory.len(f.seq);
+        for (o, offset) in (f.ids.len() - wanted(f)..f.ids.len()).enumerate() {
+            self.runner.host_mut().i32_mut(self.slots.out_rows)[out + o] = (row + offset) as i32;
+            let params = match f.sampler {
+                Some(sampler) => self.sampler_row(sampler, first + offset + 1, taken),
+                // A row that nobody samples takes the highest logit: the cheapest that is defined.
+                None => RowParams { flags: RowParams::GREEDY, mask: RowParams::NO_MASK, ..RowParams::default() },
+            };
+            let words = params.to_words();
+            let at = (out + o) * RowParams::WORDS;
+            let rows = &mut self.runner.host_mut().i32_mut(self.slots.sampler_rows)[at..at + RowParams::WORDS];
+            rows.iter_mut().zip(words).for_each(|(r, w)| *r = w as i32);
+        }
+    }
+
+    /// The parameter row of a sampler for the token at `index`, its lists put behind those already there.
+    fn sampler_row(&mut self, s: &Sampler, index: usize, taken: &mut Taken) -> RowParams {
+        let mut p = s.row(index);
+        let words = self.info.n_vocab.div_ceil(32);
+        let host = self.runner.host_mut();
+        let len = put_pairs(host.i32_mut(self.slots.penalties), taken.penalties, s.counts());
+        p.set_penalties(taken.penalties as u32, len as u32);
+        taken.penalties += len;
+        let len = put_pairs(host.i32_mut(self.slots.biases), taken.biases, &s.biases);
+        p.set_biases(taken.biases as u32, len as u32);
+        taken.biases += len;
+        if let Some(mask) = &s.mask {
+            let at = taken.masks * words;
+            let to = &mut host.i32_mut(self.slots.masks)[at..at + words];
+            to.iter_mut().zip(mask).for_each(|(t, m)| *t = *m as i32);
+            p.set_mask(taken.masks as u32);
+            taken.masks += 1;
+        }
+        p
+    }
+
+    /// Whether a sampler's lists fit a step of their own.
+    pub fn sampler_fits(&self, s: &Sampler) -> bool {
+        let (penalties, biases) = s.list_bounds();
+        penalties <= self.sampler_bounds.penalties && biases <= self.sampler_bounds.biases
+    }
+}
+
+fn wanted(f: &Feed) -> usize {
+    match f.want {
+        Want::None => 0,
+        Want::Last => f.ids.len().min(1),
+        Want::All => f.ids.len(),
+    }
+}
+
+/// Copies pairs behind the first `taken` of a list; returns how many.
+fn put_pairs(list: &mut [i32], taken: usize, pairs: &[[u32; 2]]) -> usize {
+    let to = &mut list[taken * 2..(taken + pairs.len()) * 2];
+    for (t, p) in to.chunks_exact_mut(2).zip(pairs) {
+        t[0] = p[0] as i32;
+        t[1] = p[1] as i32;
+    }
+    pairs.len()
+}
