@@ -12,8 +12,9 @@ use crate::metadata::Metadata;
 /// An opened model: the metadata of the first shard and the tensors of all. Every tensor's data lies within its
 /// file, so that reading it cannot fail.
 pub struct Gguf {
-    path: PathBuf,
     shards: Vec<Source>,
+    /// The path of each shard, or the name of a model in memory.
+    paths: Vec<PathBuf>,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
@@ -39,7 +40,7 @@ impl Gguf {
         let header = parse(path, &source, limits)?;
         let count = shard_count(path, &header)?;
         if count == 1 {
-            let mut gguf = Gguf::empty(path);
+            let mut gguf = Gguf::empty();
             gguf.add(path, source, header)?;
             return Ok(gguf);
         }
@@ -59,7 +60,7 @@ impl Gguf {
             PathBuf::from(name)
         };
         let first = path_of(0);
-        let mut gguf = Gguf::empty(&first);
+        let mut gguf = Gguf::empty();
         for i in 0..count {
             let path = path_of(i);
             let source = Source::open(&path)?;
@@ -87,15 +88,15 @@ impl Gguf {
             1 => {}
             count => return Err(format_error(&path, shard("split.count", count.into(), 1))),
         }
-        let mut gguf = Gguf::empty(&path);
+        let mut gguf = Gguf::empty();
         gguf.add(&path, source, header)?;
         Ok(gguf)
     }
 
-    fn empty(path: &Path) -> Gguf {
+    fn empty() -> Gguf {
         Gguf {
-            path: path.to_owned(),
             shards: Vec::new(),
+            paths: Vec::new(),
             metadata: Metadata::new(),
             tensors: Vec::new(),
             index: HashMap::new(),
@@ -119,6 +120,7 @@ impl Gguf {
             self.metadata = header.metadata;
         }
         self.shards.push(source);
+        self.paths.push(path.to_owned());
         Ok(())
     }
 
@@ -179,7 +181,7 @@ impl Gguf {
         };
         let offset = tensor.offset + (block * tensor.dtype.block_bytes()) as u64;
         let problem = Problem::NotFinite { tensor: tensor.name.clone(), block: block as u64, offset };
-        Err(format_error(&self.path, problem))
+        Err(format_error(&self.paths[tensor.shard], problem))
     }
 
     /// Bytes of all files.
@@ -189,7 +191,7 @@ impl Gguf {
 
     /// The path of the file, or of the first shard; none for a model in memory.
     pub fn path(&self) -> Option<&Path> {
-        matches!(self.shards[0], Source::Mapped(_)).then_some(&self.path)
+        matches!(self.shards[0], Source::Mapped(_)).then_some(&self.paths[0])
     }
 
     /// Number of files.
@@ -217,7 +219,7 @@ impl Gguf {
 impl std::fmt::Debug for Gguf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (keys, tensors) = (self.metadata.len(), self.tensors.len());
-        write!(f, "Gguf({}, {keys} keys, {tensors} tensors)", self.path.display())
+        write!(f, "Gguf({}, {keys} keys, {tensors} tensors)", self.paths[0].display())
     }
 }
 
