@@ -1,0 +1,117 @@
+//! After its first steps a memory allocates nothing, whatever it is asked.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::*;
+use firth_memory::{Memory, MemorySpec, Seq};
+
+thread_local! {
+    /// Allocations of this thread: the test harness has threads of its own.
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+fn count() {
+    // A thread that is being torn down has no counter and is not the one under test.
+    let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+}
+
+// SAFETY: every call is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(p, layout) }
+    }
+
+    unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(p, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn counted(f: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.get();
+    f();
+    ALLOCATIONS.get() - before
+}
+
+/// One random operation of each kind; the caller's own lists have room.
+fn operate(rng: &mut Rng, memory: &mut Memory, live: &mut Vec<Seq>, appends: &mut Vec<(Seq, usize)>) {
+    let ids: [u32; 130] = std::array::from_fn(|i| (i / 40) as u32 + u32::from(rng.one_in(200)));
+    if let Ok(seq) = memory.open(0) {
+        if let Some((id, n)) = memory.find(0, &ids[..1 + rng.below(130)]) {
+            memory.attach(seq, id, n).expect("it was just found");
+        }
+        live.push(seq);
+    }
+    appends.clear();
+    for seq in live.iter() {
+        if rng.one_in(2) {
+            appends.push((*seq, rng.below(130)));
+        }
+    }
+    if memory.plan(appends).is_ok() {
+        for (seq, n) in appends.iter() {
+            if !rng.one_in(9) {
+                memory.commit(*seq, &ids[..rng.below(n + 1)]);
+            }
+        }
+        memory.abort();
+    }
+    let Some(seq) = live.get(rng.below(live.len())).copied() else { return };
+    let len = memory.len(seq);
+    let _ = memory.rollback(seq, len - rng.below(20.min(len) + 1));
+    memory.snapshot(seq);
+    if rng.one_in(4)
+        && let Ok(child) = memory.fork(seq)
+    {
+        live.push(child);
+    }
+    if rng.one_in(2) {
+        memory.close(live.swap_remove(rng.below(live.len())));
+    }
+}
+
+#[test]
+fn a_long_mixture_allocates_nothing() {
+    let spec = MemorySpec {
+        groups: vec![group(None, 60), group(Some(100), 40)],
+        max_seqs: 6,
+        max_ctx: 900,
+        max_rollback: 16,
+        cache_bytes: 20_000,
+    };
+    let (mut rng, mut memory) = (Rng(3), Memory::new(spec));
+    let (mut live, mut appends) = (Vec::with_capacity(8), Vec::with_capacity(8));
+    for _ in 0..100 {
+        operate(&mut rng, &mut memory, &mut live, &mut appends);
+    }
+    let before = memory.stats();
+    let allocations = counted(|| {
+        for _ in 0..20_000 {
+            operate(&mut rng, &mut memory, &mut live, &mut appends);
+        }
+    });
+    assert_eq!(allocations, 0);
+    memory.check();
+    let after = memory.stats();
+    assert!(
+        after.evictions - before.evictions > 1000 && after.attached - before.attached > 1000,
+        "{after:?}"
+    );
+    assert!(counted(|| drop(std::hint::black_box(vec![1u8; 100]))) > 0, "the counter counts");
+}
