@@ -195,8 +195,8 @@ fn tensor(reader: &mut Reader, name: &str) -> Result<TensorInfo, Problem> {
     Ok(TensorInfo { name: tensor(), shape, dtype, shard: 0, offset, len })
 }
 
-/// Bytes of a tensor's data.
-fn data_len(name: &str, shape: &[u64], dtype: Dtype) -> Result<u64, Problem> {
+/// Bytes of a tensor's data; it has at least one axis.
+pub(crate) fn data_len(name: &str, shape: &[u64], dtype: Dtype) -> Result<u64, Problem> {
     let overflow = || Problem::Overflow { tensor: name.to_owned(), shape: shape.to_vec() };
     let block = dtype.block_len() as u64;
     if !shape[0].is_multiple_of(block) {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use firth_quant::Dtype;
 
-use crate::header::{ALIGNMENT, TensorInfo};
+use crate::header::{ALIGNMENT, TensorInfo, data_len};
 use crate::metadata::Metadata;
 use crate::value::{Array, Value};
 
@@ -107,13 +107,16 @@ impl<'a> Writer<'a> {
 
     fn place(&self, name: String, shape: &[u64], dtype: Dtype) -> Result<TensorInfo, WriteError> {
         self.check_name(&name)?;
-        let row = shape.first().and_then(|n| dtype.row_bytes(usize::try_from(*n).ok()?));
-        let len = row.and_then(|row| shape[1..].iter().try_fold(row as u64, |n, axis| n.checked_mul(*axis)));
-        match len {
-            Some(len) if len <= i64::MAX as u64 - self.data_len && shape.len() <= 4 => {
+        let refused =
+            || WriteError::Shape { tensor: name.clone(), dtype: dtype.name(), shape: shape.to_vec() };
+        if !(1..=4).contains(&shape.len()) {
+            return Err(refused());
+        }
+        match data_len(&name, shape, dtype) {
+            Ok(len) if len <= i64::MAX as u64 - self.data_len => {
                 Ok(TensorInfo { name, shape: shape.to_vec(), dtype, shard: 0, offset: self.data_len, len })
             }
-            _ => Err(WriteError::Shape { tensor: name, dtype: dtype.name(), shape: shape.to_vec() }),
+            _ => Err(refused()),
         }
     }
 
