@@ -300,3 +300,50 @@ impl Memory {
         self.tree.stats.evictions += 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(windows: &[Option<u32>], seed: u64) {
+        let group = |w: &Option<u32>| GroupSpec { window: *w, n_pages: 4000, page_bytes: 1 };
+        let groups: Vec<GroupSpec> = windows.iter().map(group).collect();
+        let spec = MemorySpec { groups, max_seqs: 8, max_ctx: 800, max_rollback: 3, cache_bytes: 1 << 40 };
+        let (mut memory, mut state) = (Memory::new(spec), seed);
+        let mut below = |n: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % n
+        };
+        let mut served = 0;
+        for _ in 0..400 {
+            let (domain, mut ids) = (below(2), Vec::new());
+            for i in 0..below(700) {
+                ids.push(if below(200) == 0 { 9 } else { i as u32 / 100 });
+            }
+            let expected = memory.tree.iter().filter(|s| s.domain == domain).map(|s| {
+                let n = common(&s.tokens, &ids);
+                let whole = s.tables.iter().zip(&memory.spec.groups).all(|(t, g)| t.reaches(g, n));
+                if whole { n } else { 0 }
+            });
+            let expected = expected.max().unwrap_or(0);
+            let found = memory.find(domain, &ids).map_or(0, |f| f.1);
+            assert_eq!(found, expected, "windows {windows:?}, {} tokens", ids.len());
+            served += usize::from(found > 0);
+            let seq = memory.open(domain).expect("a sequence is free");
+            for step in ids.chunks(100) {
+                memory.plan(&[(seq, step.len())]).expect("pages suffice");
+                memory.commit(seq, step);
+            }
+            memory.snapshot(seq);
+            memory.close(seq);
+        }
+        assert!(served > 100 && memory.tree.len() == 64, "{served} served, {} snapshots", memory.tree.len());
+    }
+
+    #[test]
+    fn find_is_a_search_through_all_snapshots() {
+        check(&[None], 1);
+        check(&[None, Some(100)], 2);
+        check(&[Some(65), Some(200)], 3);
+    }
+}

@@ -314,6 +314,22 @@ fn a_snapshot_serves_shorter_prefixes_where_no_window_forbids() {
 }
 
 #[test]
+fn a_snapshot_goes_where_only_its_share_forces_a_copy() {
+    let (mut memory, mut device) = memory(None, 2, 2);
+    let mut a = opened(&mut memory, &mut device, &[1; 100]);
+    memory.snapshot(a.seq).unwrap();
+    memory.rollback(a.seq, 90).unwrap();
+    a.tokens.truncate(90);
+    append(&mut memory, &mut device, &mut a, &[2]).unwrap();
+    assert_eq!((memory.copies(), memory.stats().snapshots), (&[][..], 0));
+    device.check(&memory, a.seq, &a.tokens);
+    memory.fork(a.seq).unwrap();
+    memory.rollback(a.seq, 80).unwrap();
+    let full = memory.plan(&[(a.seq, 1)]).unwrap_err();
+    assert_eq!(full, Full::Pages { group: 0, needed: 1, available: 0, n_pages: 2 });
+}
+
+#[test]
 fn what_is_worth_least_goes_first() {
     let (mut memory, mut device) = memory(None, 60, 6);
     let mut ids = Vec::new();
