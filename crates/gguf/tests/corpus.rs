@@ -1,45 +1,93 @@
-//! The fuzzer's smallest inputs for every path it found: each is read again, without a panic and at once.
+//! The files that the fuzz target `gguf` found to take different ways through the reader, and those it started from.
+//!
+//! Each file is read whole, cut at every byte, and with each byte turned. What a file makes of the reader is an error
+//! or a model all of whose data can be read; nothing else.
 #![allow(missing_docs)]
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use firth_gguf::Gguf;
 
-/// The inputs lie in this one file, each after its length as u32, so that the repository holds one file.
-const CORPUS: &str = "tests/corpus/gguf.bin";
+/// What the seeds, written by hand, are read as: a number of keys and tensors, or parts of an error.
+const SEEDS: &[(&str, Result<(usize, usize), &[&str]>)] = &[
+    ("arrays", Ok((12, 0))),
+    ("axes", Ok((0, 2))),
+    ("length-2-63", Err(&["length-2-63", "`k`", "9223372036854775808", "exceeds file size"])),
+    ("retired", Err(&["retired", "`x`", "Q4_0_4_4"])),
+    ("scalars", Ok((12, 0))),
+    ("shard", Err(&["shard", "3 shards", "-00001-of-00003.gguf"])),
+    ("types", Ok((0, 33))),
+    ("v2", Ok((1, 1))),
+];
 
-fn inputs() -> Vec<Vec<u8>> {
-    let packed = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(CORPUS)).expect("the corpus is there");
-    let mut rest = packed.as_slice();
-    let mut inputs = Vec::new();
-    while let Some((n, after)) = rest.split_first_chunk::<4>() {
-        let (input, after) = after.split_at(u32::from_le_bytes(*n) as usize);
-        inputs.push(input.to_vec());
-        rest = after;
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// Reads bytes as a model, and all its data.
+fn read(bytes: Vec<u8>) -> Result<(usize, usize), String> {
+    let model = Gguf::from_bytes(bytes, "m.gguf").map_err(|e| e.to_string())?;
+    for tensor in model.tensors() {
+        assert_eq!(model.data(tensor).len() as u64, tensor.len);
+        let _ = model.check_data(tensor);
     }
-    inputs
+    Ok((model.metadata().len(), model.tensors().len()))
 }
 
 #[test]
-fn every_input_is_a_model_or_an_error() {
-    let inputs = inputs();
-    assert!(inputs.len() > 100, "{} inputs", inputs.len());
-    let mut n_models = 0;
-    for (i, input) in inputs.into_iter().enumerate() {
-        let start = Instant::now();
-        match Gguf::from_bytes(input, "corpus") {
-            Ok(model) => {
-                n_models += 1;
-                for tensor in model.tensors() {
-                    assert_eq!(model.data(tensor).len() as u64, tensor.len, "input {i}: {}", tensor.name);
-                }
+fn seeds_are_read_as_they_were_written() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+    for (name, expected) in SEEDS {
+        let found = Gguf::open(&folder.join(name));
+        match (found, expected) {
+            (Ok(model), Ok(counts)) => {
+                assert_eq!((model.metadata().len(), model.tensors().len()), *counts, "{name}");
             }
-            Err(error) => assert!(error.to_string().starts_with("corpus: "), "input {i}: {error}"),
+            (Err(error), Err(parts)) => {
+                let error = error.to_string();
+                assert!(parts.iter().all(|p| error.contains(p)), "{name}: {error}, expected {parts:?}");
+            }
+            (found, _) => panic!("{name}: {found:?}, expected {expected:?}"),
         }
-        let took = start.elapsed();
-        assert!(took < Duration::from_millis(100), "input {i} took {took:?}");
     }
-    assert!(n_models > 20, "only {n_models} inputs are models");
+}
+
+#[test]
+fn each_file_is_read_at_once_and_the_same_twice() {
+    for path in files() {
+        let bytes = fs::read(&path).unwrap();
+        let start = Instant::now();
+        let first = read(bytes.clone());
+        assert!(start.elapsed() < Duration::from_millis(100), "{}: {:?}", path.display(), start.elapsed());
+        assert_eq!(first, read(bytes), "{}", path.display());
+    }
+}
+
+#[test]
+fn every_cut_and_every_turned_byte_is_survived() {
+    let (mut errors, mut models) = (0, 0);
+    let mut count = |found: Result<(usize, usize), String>| match found {
+        Ok(_) => models += 1,
+        Err(message) => {
+            assert!(message.starts_with("m.gguf: "), "{message}");
+            errors += 1;
+        }
+    };
+    for path in files() {
+        let bytes = fs::read(&path).unwrap();
+        for i in 0..bytes.len() {
+            count(read(bytes[..i].to_vec()));
+            for turn in [0x01, 0x80, 0xff] {
+                let mut turned = bytes.clone();
+                turned[i] ^= turn;
+                count(read(turned));
+            }
+        }
+    }
+    assert!(errors > 1000 && models > 100, "{errors} errors and {models} models");
 }
