@@ -1,7 +1,8 @@
-//! Any bytes as blocks of each type: decoding is total, and what holds only finite values encodes again.
+//! Any bytes as blocks of each type: decoding is total, and what holds only finite values encodes again
+//! unless its scale overflows.
 #![no_main]
 
-use firth_quant::{Dtype, can_encode, decode, encode, first_not_finite};
+use firth_quant::{Dtype, EncodeError, can_encode, decode, encode, first_not_finite};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -15,6 +16,8 @@ fuzz_target!(|bytes: &[u8]| {
     if can_encode(dtype) {
         let mut again = vec![0; bytes.len()];
         let encoded = encode(dtype, &values, &mut again);
-        assert!(encoded.is_ok() || !finite, "{}: {encoded:?}", dtype.name());
+        // -128 times the largest half needs a scale beyond it; nothing else is refused.
+        let too_large = matches!(encoded, Err(EncodeError::TooLarge { .. }));
+        assert!(encoded.is_ok() || too_large || !finite, "{}: {encoded:?}", dtype.name());
     }
 });
