@@ -21,42 +21,28 @@ pub fn id(c: u64) -> u32 {
     !(c as u32)
 }
 
-/// Candidates that are put in order from the front, as far as they are read: most walks end early.
-pub struct Ordered<'a> {
-    all: &'a mut [u64],
-    sorted: usize,
-}
-
-impl<'a> Ordered<'a> {
-    /// Takes candidates in any order.
-    pub fn new(all: &'a mut [u64]) -> Self {
-        Self { all, sorted: 0 }
-    }
-
-    /// Every candidate once; only the front is in order.
-    pub fn all(&self) -> &[u64] {
-        self.all
-    }
-
-    /// The `i`-th candidate in order.
-    #[inline]
-    pub fn get(&mut self, i: usize) -> u64 {
-        while i >= self.sorted {
-            self.sort_more();
+/// How many candidates, taken in order, it needs for their weights to reach `target`; all where they never do.
+///
+/// Afterwards that many lie in front, the last of them at its place. The slice is halved by selection and
+/// only the part that holds the answer is looked at again, so the time is linear, sorted or not.
+pub fn prefix(all: &mut [u64], weight: impl Fn(u64) -> u64, target: u64) -> usize {
+    let (mut lo, mut hi, mut sum) = (0, all.len(), 0);
+    while hi - lo > 64 {
+        let half = (hi - lo) / 2;
+        all[lo..hi].select_nth_unstable_by(half, |a, b| b.cmp(a));
+        let front: u64 = all[lo..lo + half].iter().map(|c| weight(*c)).sum();
+        if sum + front >= target {
+            hi = lo + half;
+        } else {
+            (lo, sum) = (lo + half, sum + front);
         }
-        self.all[i]
     }
-
-    fn sort_more(&mut self) {
-        let rest = &mut self.all[self.sorted..];
-        let n = (self.sorted * 3).max(128);
-        if n < rest.len() {
-            rest.select_nth_unstable_by(n, |a, b| b.cmp(a));
-        }
-        let n = n.min(rest.len());
-        rest[..n].sort_unstable_by(|a, b| b.cmp(a));
-        self.sorted += n;
-    }
+    all[lo..hi].sort_unstable_by(|a, b| b.cmp(a));
+    let reaches = |c: &u64| {
+        sum += weight(*c);
+        sum >= target
+    };
+    all[lo..hi].iter().position(reaches).map_or(hi, |i| lo + i + 1)
 }
 
 #[cfg(test)]
@@ -77,13 +63,26 @@ mod tests {
     }
 
     #[test]
-    fn ordered_gives_the_sorted_list() {
-        for n in [1u64, 127, 128, 129, 5000] {
-            let mut v: Vec<u64> = (0..n).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40).collect();
-            let mut want = v.clone();
-            want.sort_unstable_by(|a, b| b.cmp(a));
-            let mut ordered = Ordered::new(&mut v);
-            assert_eq!((0..n as usize).map(|i| ordered.get(i)).collect::<Vec<_>>(), want);
+    fn prefixes_are_the_shortest() {
+        for n in [1u64, 64, 65, 129, 3000] {
+            let random = |i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+            let weight = |c: u64| c % 5;
+            let mut sorted: Vec<u64> = (0..n).map(random).collect();
+            sorted.sort_unstable_by(|a, b| b.cmp(a));
+            let total: u64 = sorted.iter().map(|c| weight(*c)).sum();
+            for target in [0, 1, 2, total / 3, total / 2, total.saturating_sub(1), total, total + 1] {
+                let mut sum = 0;
+                let want = sorted.iter().position(|c| {
+                    sum += weight(*c);
+                    sum >= target
+                });
+                let want = want.map_or(sorted.len(), |i| i + 1);
+                let mut v: Vec<u64> = (0..n).map(random).collect();
+                assert_eq!(prefix(&mut v, weight, target), want, "{n} candidates, target {target}");
+                assert_eq!(v[want - 1], sorted[want - 1]);
+                v[..want].sort_unstable_by(|a, b| b.cmp(a));
+                assert_eq!(v[..want], sorted[..want]);
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! One token from one row of logits.
 
-use crate::order::{Ordered, id, logit};
+use crate::order::{id, logit, prefix};
+use crate::weights::SPAN;
 use crate::{Lists, MAX_WEIGHT, RowParams, purpose, random_u64, weight};
 
 mod scan;
@@ -124,20 +125,26 @@ pub fn sample(
     } else {
         scratch.keep_highest(logits, mask, 1)?;
         let z_max = logit(scratch.candidates[0]);
-        scratch.keep_weighty(logits, mask, z_max, weight_scale(p));
+        let (scale, span) = reach(p);
+        scratch.keep_weighty(logits, mask, z_max, scale, span);
         scratch.truncate(k);
     }
-    let mut candidates = std::mem::take(&mut scratch.candidates);
-    let drawn = draw(p, &mut Ordered::new(&mut candidates));
-    scratch.candidates = candidates;
-    Ok(drawn)
+    Ok(draw(p, &mut scratch.candidates))
 }
 
-/// What distances below the maximum are multiplied by before those with a zero weight may be dropped:
-/// a truncating stage drops them by its own weights, otherwise the draw drops them by the tempered ones.
-fn weight_scale(p: &RowParams) -> f32 {
-    let min_p = p.has(RowParams::MIN_P) && min_weight(p) > 0;
-    if p.has(RowParams::TOP_P) || min_p { 1.0 } else { f32::from_bits(p.inv_temperature) }
+/// The factor on distances below the maximum and the bound from which on, so multiplied, candidates are dropped
+/// unseen. A truncating stage gives them no part by its own weights, otherwise the draw by the tempered ones.
+fn reach(p: &RowParams) -> (f32, f32) {
+    let least = min_weight(p);
+    if p.has(RowParams::TOP_P) || (1..1 << 16).contains(&least) {
+        (1.0, SPAN)
+    } else if least > 0 {
+        // Min-p alone: e^-0.01 is far more than the tables are off by at weights of 2^16 and more, so nothing
+        // that min-p keeps is dropped here, whatever the last bit of this logarithm.
+        (1.0, (f64::from(MAX_WEIGHT) / f64::from(least)).ln() as f32 + 0.01)
+    } else {
+        (f32::from_bits(p.inv_temperature), SPAN)
+    }
 }
 
 /// The least weight that min-p keeps. The best candidate's weight is that of distance 0.
@@ -152,35 +159,25 @@ fn distance(z_max: f32, z: f32) -> f32 {
 }
 
 /// Top-p, min-p, temperature and the draw over candidates that passed top-k; there is at least one.
-fn draw(p: &RowParams, candidates: &mut Ordered) -> u32 {
-    let z_max = logit(candidates.get(0));
-    let plain = |c| weight(distance(z_max, logit(c)));
-    let mut n = candidates.all().len();
+fn draw(p: &RowParams, candidates: &mut [u64]) -> u32 {
+    let z_max = logit(*candidates.iter().max().expect("a row without candidates is an error"));
+    let plain = |c| u64::from(weight(distance(z_max, logit(c))));
+    let mut n = candidates.len();
     if p.has(RowParams::TOP_P) {
-        let total: u64 = candidates.all().iter().map(|c| u64::from(plain(*c))).sum();
+        let total: u64 = candidates.iter().map(|c| plain(*c)).sum();
         let target = ((u128::from(total) * u128::from(p.top_p)) >> 32) as u64;
-        let (mut sum, mut kept) = (u64::from(plain(candidates.get(0))), 1);
-        while sum < target && kept < n {
-            sum += u64::from(plain(candidates.get(kept)));
-            kept += 1;
-        }
-        n = kept;
+        n = prefix(candidates, plain, target);
     }
-    let (least, inv_temperature) = (min_weight(p), f32::from_bits(p.inv_temperature));
+    let kept = &mut candidates[..n];
+    let (least, inv_temperature) = (u64::from(min_weight(p)), f32::from_bits(p.inv_temperature));
     let tempered = |c| {
-        let kept = least == 0 || plain(c) >= least;
-        if kept { u64::from(weight(distance(z_max, logit(c)) * inv_temperature)) } else { 0 }
+        let keep = least == 0 || plain(c) >= least;
+        if keep { u64::from(weight(distance(z_max, logit(c)) * inv_temperature)) } else { 0 }
     };
-    let total: u64 = candidates.all()[..n].iter().map(|c| tempered(*c)).sum();
+    let total: u64 = kept.iter().map(|c| tempered(*c)).sum();
     let bits = random_u64([p.seed_lo, p.seed_hi], p.token_index, p.choice, purpose::DRAW);
     let x = ((u128::from(bits) * u128::from(total)) >> 64) as u64;
-    let mut sum = 0;
-    for i in 0..n {
-        let c = candidates.get(i);
-        sum += tempered(c);
-        if sum > x {
-            return id(c);
-        }
-    }
-    unreachable!("the best candidate has weight, so the sum exceeds any share of it")
+    // The first whose running sum exceeds x; the best candidate has weight, so x lies below the total.
+    let drawn = prefix(kept, tempered, x + 1);
+    id(kept[drawn - 1])
 }
