@@ -78,7 +78,7 @@ const fn round(x: f64) -> u32 {
 mod tests {
     use super::*;
 
-    /// `e^-(num/den) * 2^96` by integer arithmetic, good to about 2^-90: e^-x = (e^-(x/64))^64.
+    /// `e^-(num/den) * 2^90` by integer arithmetic, good to about 2^-90: e^-x = (e^-(x/64))^64.
     fn exp_neg_fixed(num: u128, den: u128) -> u128 {
         let x = (num << 90) / (den * 64);
         let (mut term, mut plus, mut minus) = (1_u128 << 90, 0_u128, 0_u128);
