@@ -1,4 +1,12 @@
 //! Text: vocabularies, pieces of UTF-8 in a stream, stop texts, chat templates.
 #![forbid(unsafe_code)]
 
+mod bytes;
+mod merge;
 pub mod pre;
+mod special;
+mod tokens;
+mod vocab;
+
+pub use tokens::TokenType;
+pub use vocab::{Encode, EncodeError, EncodeScratch, SpecialIds, Vocab, VocabError, VocabKind, tidy_spaces};

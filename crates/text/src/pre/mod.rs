@@ -157,7 +157,11 @@ mod tests {
     #[test]
     fn others() {
         check("bloom", " a,b (c", &[" a", ",", "b", " (", "c"]);
-        check("chameleon", "x<sentinel:12>IMGIMGABZ", &["x", "<sentinel:12>", "IMGIMGABZ"]);
+        check(
+            "chameleon",
+            "x<sentinel:12>IMGIMGABZ",
+            &["x", "<", "sentinel", ":", "1", "2", ">", "IMGIMGABZ"],
+        );
         check("exaone-moe", "ab cd  ef 1", &["ab cd", " ", " ef", " ", "1"]);
         check("gemma4", "a b\n\nc", &["a b", "\n\n", "c"]);
         check("kimi-k2", "漢字か", &["漢字", "か"]);

@@ -1,0 +1,135 @@
+//! Vocabularies against published vectors, round trips, and hostile texts.
+
+mod common;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use firth_gguf::Gguf;
+use firth_text::{Encode, EncodeScratch, Vocab, VocabKind};
+
+fn load(name: &str) -> Option<Vocab> {
+    let path = common::shared("fixtures/tokenizer")?.join(format!("ggml-vocab-{name}.gguf"));
+    Some(read(&path))
+}
+
+fn read(path: &Path) -> Vocab {
+    let file = Gguf::open(path).unwrap();
+    Vocab::from_metadata(file.metadata()).unwrap()
+}
+
+#[track_caller]
+fn check_vectors(name: &str, kind: VocabKind) {
+    let Some(vocab) = load(name) else { return };
+    assert_eq!(vocab.kind(), kind);
+    let folder = common::shared("fixtures/tokenizer").unwrap();
+    let read =
+        |ending| std::fs::read_to_string(folder.join(format!("ggml-vocab-{name}.gguf.{ending}"))).unwrap();
+    let (texts, ids) = (read("inp"), read("out"));
+    let texts = texts.split("\n__ggml_vocab_test__\n").collect::<Vec<_>>();
+    let mut scratch = EncodeScratch::default();
+    let mut n = 0;
+    for (text, ids) in texts.iter().zip(ids.lines()) {
+        let expected = ids.split_whitespace().map(|id| id.parse().unwrap()).collect::<Vec<u32>>();
+        let mut found = Vec::new();
+        vocab.encode_into(text, Encode::default(), &mut scratch, &mut found).unwrap();
+        assert_eq!(found, expected, "{name}: {text:?}");
+        n += 1;
+    }
+    assert!(n >= 40, "{name} has {n} vectors");
+}
+
+#[test]
+fn byte_level_vectors() {
+    for name in ["gpt-2", "llama-bpe", "falcon", "qwen35"] {
+        check_vectors(name, VocabKind::Bpe);
+    }
+}
+
+#[test]
+fn sentencepiece_vectors() {
+    for name in ["llama-spm", "phi-3"] {
+        check_vectors(name, VocabKind::Spm);
+    }
+}
+
+/// Random valid strings, with the characters that cut words made frequent.
+fn random_texts(n: usize) -> impl Iterator<Item = String> {
+    let mut state = 88172645463325252u64;
+    let mut next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let common =
+        [' ', ' ', '\n', '\t', '\'', 's', 'T', '1', '2', '.', '!', 'é', '\u{301}', '漢', '\u{a0}', '🦙'];
+    (0..n).map(move |_| {
+        let len = next() % 60;
+        (0..len)
+            .filter_map(|_| match next() % 4 {
+                0 => Some(common[next() as usize % common.len()]),
+                1 => char::from_u32((next() % 0x80) as u32),
+                2 => char::from_u32((next() % 0x3000) as u32),
+                _ => char::from_u32((next() % 0x110000) as u32),
+            })
+            .filter(|&c| c != '\u{2581}')
+            .collect()
+    })
+}
+
+#[test]
+fn round_trip() {
+    for name in ["gpt-2", "llama-bpe", "falcon", "qwen35", "llama-spm", "phi-3"] {
+        let Some(vocab) = load(name) else { return };
+        for text in random_texts(2000) {
+            let ids = vocab.encode(&text, Encode::default()).unwrap();
+            assert_eq!(String::from_utf8(vocab.decode(&ids, true)).unwrap(), text, "{name}");
+            let ids = vocab.encode(&text, Encode { add_special: true, parse_special: false }).unwrap();
+            assert_eq!(vocab.decode_text(&ids, false), text, "{name}");
+        }
+    }
+}
+
+#[test]
+fn hostile_texts_take_less_than_a_second() {
+    let megabyte = 1 << 20;
+    let units = [" ", "a", "1", "\n", "\u{301}", "'", "A", "ab", " \n", "\t", "é", "漢", "<|", "\r\n\r", "À"];
+    for name in ["gpt-2", "llama-bpe", "falcon", "qwen35", "llama-spm", "phi-3"] {
+        let Some(vocab) = load(name) else { return };
+        for unit in units {
+            let text = unit.repeat(megabyte / unit.len());
+            let started = Instant::now();
+            let ids = vocab.encode(&text, Encode { add_special: true, parse_special: true }).unwrap();
+            let took = started.elapsed();
+            eprintln!("{name} {unit:?}: {took:?}, {} ids", ids.len());
+            assert!(took < Duration::from_secs(3), "{name} {unit:?} took {took:?}");
+        }
+    }
+}
+
+#[test]
+fn special_tokens_are_read_on_request() {
+    let Some(vocab) = load("llama-bpe") else { return };
+    let text = "<|eot_id|>a";
+    let encode =
+        |add_special, parse_special| vocab.encode(text, Encode { add_special, parse_special }).unwrap();
+    assert_eq!(encode(false, true)[0], vocab.eot().unwrap());
+    assert_eq!(encode(false, true).len(), 2);
+    assert!(encode(false, false).len() > 4);
+    assert_eq!(encode(true, true)[0], vocab.bos().unwrap());
+    assert!(vocab.is_end(vocab.eot().unwrap()) && vocab.is_end(vocab.eos().unwrap()));
+    assert_eq!(vocab.piece(vocab.eot().unwrap(), false), b"");
+    assert_eq!(vocab.piece(vocab.eot().unwrap(), true), b"<|eot_id|>");
+    assert_eq!(vocab.piece(u32::MAX, true), b"");
+}
+
+#[test]
+fn space_prefix_returns_after_a_special_token() {
+    let Some(vocab) = load("llama-spm") else { return };
+    let opts = Encode { add_special: true, parse_special: true };
+    let ids = vocab.encode("a</s>a", opts).unwrap();
+    assert_eq!(ids, [1, ids[1], 2, ids[1]]);
+    assert_eq!(vocab.token_text(ids[1]), "▁a".as_bytes());
+    assert_eq!(vocab.encode("", opts).unwrap(), [1]);
+}
