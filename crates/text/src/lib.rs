@@ -4,6 +4,7 @@
 mod bytes;
 mod merge;
 pub mod pre;
+mod queue;
 mod special;
 mod tokens;
 mod vocab;

@@ -1,7 +1,6 @@
 //! Greedy merging of neighbours: the common half of byte-pair encoding and of SentencePiece's BPE.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use crate::queue::Queue;
 
 /// Marks "no pair" and "no neighbour".
 const NONE: u32 = u32::MAX;
@@ -38,7 +37,7 @@ pub(crate) struct Symbol {
 #[derive(Debug, Default)]
 pub(crate) struct Merger {
     nodes: Vec<Node>,
-    heap: BinaryHeap<Reverse<u64>>,
+    queue: Queue,
 }
 
 impl Merger {
@@ -62,13 +61,10 @@ impl Merger {
     ///
     /// `pair` says of two neighbours by which key they merge (below `u32::MAX`) and into what.
     pub(crate) fn merge(&mut self, pair: impl Fn(Symbol, Symbol) -> Option<(u32, u32)>) {
-        let mut heap = std::mem::take(&mut self.heap).into_vec();
-        heap.clear();
         for left in 0..self.nodes.len().saturating_sub(1) {
-            heap.extend(self.weigh(left, &pair).map(Reverse));
+            self.weigh(left, &pair);
         }
-        let mut heap = BinaryHeap::from(heap);
-        while let Some(Reverse(entry)) = heap.pop() {
+        while let Some(entry) = self.queue.pop() {
             let (key, left) = ((entry >> 32) as u32, entry as u32 as usize);
             // An entry that lost its pair is skipped. One whose left symbol has meanwhile found another pair
             // of the same key stands exactly where that pair's own entry stands.
@@ -76,23 +72,24 @@ impl Merger {
                 continue;
             }
             self.join(left);
-            heap.extend(self.weigh(left, &pair).map(Reverse));
+            self.weigh(left, &pair);
             let prev = self.nodes[left].prev;
             if prev != NONE {
-                heap.extend(self.weigh(prev as usize, &pair).map(Reverse));
+                self.weigh(prev as usize, &pair);
             }
         }
-        self.heap = heap;
     }
 
-    /// Notes the pair that starts at `left` and returns its place in the order.
-    fn weigh(&mut self, left: usize, pair: &impl Fn(Symbol, Symbol) -> Option<(u32, u32)>) -> Option<u64> {
+    /// Notes the pair that starts at `left` and queues it.
+    fn weigh(&mut self, left: usize, pair: &impl Fn(Symbol, Symbol) -> Option<(u32, u32)>) {
         let node = self.nodes[left];
         let found =
             if node.next == NONE { None } else { pair(self.symbol(left), self.symbol(node.next as usize)) };
         let (key, merged) = found.unwrap_or((NONE, NONE));
         (self.nodes[left].key, self.nodes[left].merged) = (key, merged);
-        (key != NONE).then_some(u64::from(key) << 32 | left as u64)
+        if key != NONE {
+            self.queue.push(u64::from(key) << 32 | left as u64);
+        }
     }
 
     fn join(&mut self, left: usize) {

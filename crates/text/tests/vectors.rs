@@ -78,11 +78,23 @@ fn random_texts(n: usize) -> impl Iterator<Item = String> {
     })
 }
 
+/// Which bytes a vocabulary can spell. Some lack a few, and what holds those cannot come back.
+fn spelt_bytes(vocab: &Vocab) -> [bool; 256] {
+    let mut found = [false; 256];
+    for piece in vocab.ids().map(|id| vocab.piece(id, true)).filter(|piece| piece.len() == 1) {
+        found[usize::from(piece[0])] = true;
+    }
+    found
+}
+
 #[test]
 fn round_trip() {
     for name in ["gpt-2", "llama-bpe", "falcon", "qwen35", "llama-spm", "phi-3"] {
         let Some(vocab) = load(name) else { return };
+        let spelt = spelt_bytes(&vocab);
         for text in random_texts(2000) {
+            let fits = |c: &char| c.to_string().bytes().all(|b| spelt[usize::from(b)]);
+            let text = text.chars().filter(fits).collect::<String>();
             let ids = vocab.encode(&text, Encode::default()).unwrap();
             assert_eq!(String::from_utf8(vocab.decode(&ids, true)).unwrap(), text, "{name}");
             let ids = vocab.encode(&text, Encode { add_special: true, parse_special: false }).unwrap();
@@ -99,11 +111,19 @@ fn hostile_texts_take_less_than_a_second() {
         let Some(vocab) = load(name) else { return };
         for unit in units {
             let text = unit.repeat(megabyte / unit.len());
-            let started = Instant::now();
-            let ids = vocab.encode(&text, Encode { add_special: true, parse_special: true }).unwrap();
-            let took = started.elapsed();
-            eprintln!("{name} {unit:?}: {took:?}, {} ids", ids.len());
-            assert!(took < Duration::from_secs(3), "{name} {unit:?} took {took:?}");
+            let time = || {
+                let started = Instant::now();
+                let ids = vocab.encode(&text, Encode { add_special: true, parse_special: true }).unwrap();
+                assert!(!ids.is_empty());
+                started.elapsed()
+            };
+            // The better of two, since other tests run beside this one.
+            let mut took = time();
+            if took > Duration::from_millis(700) {
+                took = took.min(time());
+            }
+            eprintln!("{name} {unit:?}: {took:?}");
+            assert!(took < Duration::from_secs(1), "{name} {unit:?} took {took:?}");
         }
     }
 }
