@@ -1,7 +1,7 @@
 //! The files that the fuzz target `gguf` found to take different ways through the reader, and those it started from.
 //!
-//! Each file is read whole, cut at every byte, and with each byte turned. What a file makes of the reader is an error
-//! or a model all of whose data can be read; nothing else.
+//! Each is read whole, cut at every byte, and with each byte turned. What it makes of the reader is an error or a
+//! model all of whose data can be read; nothing else.
 #![allow(missing_docs)]
 
 use std::fs;
@@ -22,11 +22,25 @@ const SEEDS: &[(&str, Result<(usize, usize), &[&str]>)] = &[
     ("v2", Ok((1, 1))),
 ];
 
-fn files() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
-    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files
+/// What the fuzzer found lies in one file, each input after its length as u32.
+const FUZZED: &str = "fuzzed.bin";
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
+}
+
+/// All inputs and what to call them.
+fn inputs() -> Vec<(String, Vec<u8>)> {
+    let read = |name: &str| (name.to_owned(), fs::read(folder().join(name)).unwrap());
+    let mut inputs: Vec<_> = SEEDS.iter().map(|(name, _)| read(name)).collect();
+    let packed = read(FUZZED).1;
+    let mut rest = packed.as_slice();
+    while let Some((len, after)) = rest.split_first_chunk::<4>() {
+        let (input, after) = after.split_at(u32::from_le_bytes(*len) as usize);
+        inputs.push((format!("{FUZZED} at {}", packed.len() - rest.len()), input.to_vec()));
+        rest = after;
+    }
+    inputs
 }
 
 /// Reads bytes as a model, and all its data.
@@ -41,9 +55,8 @@ fn read(bytes: Vec<u8>) -> Result<(usize, usize), String> {
 
 #[test]
 fn seeds_are_read_as_they_were_written() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
     for (name, expected) in SEEDS {
-        let found = Gguf::open(&folder.join(name));
+        let found = Gguf::open(&folder().join(name));
         match (found, expected) {
             (Ok(model), Ok(counts)) => {
                 assert_eq!((model.metadata().len(), model.tensors().len()), *counts, "{name}");
@@ -58,13 +71,12 @@ fn seeds_are_read_as_they_were_written() {
 }
 
 #[test]
-fn each_file_is_read_at_once_and_the_same_twice() {
-    for path in files() {
-        let bytes = fs::read(&path).unwrap();
+fn each_input_is_read_at_once_and_the_same_twice() {
+    for (name, bytes) in inputs() {
         let start = Instant::now();
         let first = read(bytes.clone());
-        assert!(start.elapsed() < Duration::from_millis(100), "{}: {:?}", path.display(), start.elapsed());
-        assert_eq!(first, read(bytes), "{}", path.display());
+        assert!(start.elapsed() < Duration::from_millis(100), "{name}: {:?}", start.elapsed());
+        assert_eq!(first, read(bytes), "{name}");
     }
 }
 
@@ -78,8 +90,7 @@ fn every_cut_and_every_turned_byte_is_survived() {
             errors += 1;
         }
     };
-    for path in files() {
-        let bytes = fs::read(&path).unwrap();
+    for (_, bytes) in inputs() {
         for i in 0..bytes.len() {
             count(read(bytes[..i].to_vec()));
             for turn in [0x01, 0x80, 0xff] {
