@@ -48,6 +48,9 @@ pub enum EngineError {
         /// Size of the vocabulary.
         n_vocab: usize,
     },
+    /// A rollback to where a window has already let go of keys.
+    #[error(transparent)]
+    OutOfReach(#[from] firth_memory::OutOfReach),
     /// A prompt without tokens.
     #[error("the prompt has no tokens")]
     EmptyPrompt,

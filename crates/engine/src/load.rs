@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use firth_gguf::Gguf;
 use firth_graph::*;
-use firth_memory::{GroupSpec, Memory, MemorySpec};
+use firth_memory::{GroupSpec, Memory, MemorySpec, pages_per_sequence};
 use firth_models::{BuildOptions, Model, ModelInfo, SamplerBounds};
 use firth_quant::Dtype;
 
@@ -117,10 +117,10 @@ fn pages(g: &Graph, info: &ModelInfo, ctx: usize, batch: usize, o: &EngineOption
     let page_bytes = group_page_bytes(g, info);
     let total: u64 = page_bytes.iter().sum::<u64>().max(1);
     let one = |(window, bytes): (&Option<usize>, &u64)| {
-        let reach = window.map_or(ctx, |w| (w + batch + MAX_ROLLBACK + 2 * PAGE).min(ctx));
+        let own = pages_per_sequence(window.map(|w| w as u32), ctx, MAX_ROLLBACK, batch);
         let cached = (o.cache_bytes / total).min(1 << 20) as usize;
         let spare = if *bytes == 0 { 0 } else { cached };
-        o.parallel * (reach.div_ceil(PAGE) + 2) + spare
+        o.parallel * own + spare
     };
     let windows: Vec<Option<usize>> = info.groups.iter().map(|g| g.window).collect();
     windows.iter().zip(&page_bytes).map(one).collect()
@@ -165,7 +165,7 @@ impl WeightBytes for FileBytes {
     }
 
     fn done(&self, end: usize) {
-        self.file.release(&self.file.tensors()[self.index], 0..end as u64);
+        self.file.release(&self.file.tensors()[self.index], 0..end);
     }
 }
 

@@ -262,7 +262,7 @@ impl Scheduler {
         let mut done = 0;
         // At least the last token is computed: its logits are what the cache does not hold.
         if r.cache && let Some((snapshot, len)) = self.engine.memory.find(r.domain, &ids[..ids.len() - 1]) {
-            self.engine.memory.attach(seq, snapshot, len);
+            self.engine.memory.attach(seq, snapshot, len).expect("a snapshot just found is there");
             done = len;
         }
         job.timings.cached_n = done.min(r.ids.len());

@@ -104,6 +104,16 @@ impl Engine {
         self.memory.close(seq);
     }
 
+    /// A second sequence with the same tokens; pages are shared until one of them writes.
+    pub fn fork(&mut self, seq: Seq) -> Result<Seq, EngineError> {
+        self.memory.fork(seq).map_err(|_| EngineError::Full { needed: 0 })
+    }
+
+    /// Shortens a sequence to its first `len` tokens.
+    pub fn rollback(&mut self, seq: Seq, len: usize) -> Result<(), EngineError> {
+        Ok(self.memory.rollback(seq, len)?)
+    }
+
     /// Tokens of a sequence.
     pub fn len(&self, seq: Seq) -> usize {
         self.memory.len(seq)

@@ -1,1 +1,38 @@
-//! firth: firth.
+//! The library people add: a model by path, its text in and out, and the measurements that the command line
+//! and the server share.
+//!
+//! ```no_run
+//! use std::{ops::ControlFlow, sync::Arc};
+//! # fn devices() -> Vec<Arc<dyn firth::Device>> { unimplemented!() }
+//! let file = firth::open("model.gguf".as_ref(), &[])?;
+//! let mut model = firth::Model::load(file, devices(), &Default::default(), &mut |_| ControlFlow::Continue(()))?;
+//! let prompt = model.chat_prompt(&[firth::Message::user("Hello")], &Default::default())?;
+//! let answer = model.generate(prompt, &Default::default(), &mut |text| {
+//!     print!("{text}");
+//!     ControlFlow::Continue(())
+//! })?;
+//! # Ok::<(), firth::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod check;
+mod defaults;
+mod error;
+mod logits;
+mod model;
+mod open;
+mod perplexity;
+
+pub use check::{CheckOptions, CheckRow, Verdict, check};
+pub use defaults::sampling_defaults;
+pub use error::Error;
+pub use logits::{LogitsOptions, logits};
+pub use model::{Answer, ChatOptions, GenerateOptions, Message, Model, Prompt};
+pub use open::{bundled, open, override_kv};
+pub use perplexity::{Perplexity, PerplexityOptions, perplexity};
+
+pub use firth_engine::{EngineError, EngineOptions, Finished, StopReason, Timings};
+pub use firth_gguf::Gguf;
+pub use firth_graph::Device;
+pub use firth_quant::Dtype;
+pub use firth_sampling::Params;

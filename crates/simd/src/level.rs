@@ -161,25 +161,8 @@ pub fn dispatch<K: Kernel>(level: Level, kernel: K) -> K::Out {
     }
 }
 
-/// Runs a plain token; with hardware FMA where there is some, which changes speed and no bit.
-#[inline]
-fn plain<S: Simd, K: Kernel>(s: S, kernel: K) -> K::Out {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[inline(never)]
-        #[target_feature(enable = "fma,f16c")]
-        fn with_fma<S: Simd, K: Kernel>(s: S, kernel: K) -> K::Out {
-            kernel.run(s)
-        }
-        if std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("f16c") {
-            // SAFETY: both features were just detected.
-            return unsafe { with_fma(s, kernel) };
-        }
-    }
-    without_fma(s, kernel)
-}
-
+/// Runs a plain token.
 #[inline(never)]
-fn without_fma<S: Simd, K: Kernel>(s: S, kernel: K) -> K::Out {
+fn plain<S: Simd, K: Kernel>(s: S, kernel: K) -> K::Out {
     kernel.run(s)
 }

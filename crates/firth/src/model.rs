@@ -1,0 +1,219 @@
+//! A loaded model with its text.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use firth_engine::{Engine, EngineError, EngineOptions, Event, Finished, Request, Scheduler};
+use firth_gguf::Gguf;
+use firth_graph::Device;
+use firth_sampling::Params;
+use firth_text::{ChatTemplate, TextStream, Vocab};
+use serde_json::{Map, Value, json};
+
+use crate::defaults::sampling_defaults;
+use crate::error::Error;
+
+/// One turn of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// `system`, `user` or `assistant`.
+    pub role: String,
+    /// Its text.
+    pub content: String,
+}
+
+impl Message {
+    /// A turn of the user.
+    pub fn user(content: impl Into<String>) -> Self {
+        Message { role: "user".into(), content: content.into() }
+    }
+}
+
+/// What a template may be told besides messages.
+#[derive(Clone, Debug, Default)]
+pub struct ChatOptions {
+    /// Variables for the template.
+    pub extra: Map<String, Value>,
+}
+
+/// A prompt ready to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// Its tokens.
+    pub ids: Vec<u32>,
+}
+
+/// How to generate.
+#[derive(Clone, Debug)]
+pub struct GenerateOptions {
+    /// Sampling; the file's defaults when `None`.
+    pub params: Option<Params>,
+    /// Tokens at most; up to the context when `None`.
+    pub max_tokens: Option<usize>,
+    /// Texts that end the answer.
+    pub stop: Vec<String>,
+    /// Go on past end tokens.
+    pub ignore_eos: bool,
+}
+
+impl Default for GenerateOptions {
+    fn default() -> Self {
+        GenerateOptions { params: None, max_tokens: None, stop: Vec::new(), ignore_eos: false }
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Its text, without stop words.
+    pub text: String,
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// How it ended.
+    pub finished: Finished,
+}
+
+/// A model, its vocabulary and its template.
+pub struct Model {
+    file: Arc<Gguf>,
+    vocab: Vocab,
+    template: Option<ChatTemplate>,
+    scheduler: Scheduler,
+}
+
+impl Model {
+    /// Loads onto devices. `on` is told bytes of the file consumed and may stop the load.
+    pub fn load(
+        file: Arc<Gguf>,
+        devices: Vec<Arc<dyn Device>>,
+        options: &EngineOptions,
+        on: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Model, Error> {
+        let vocab = Vocab::from_metadata(file.metadata())?;
+        let template = ChatTemplate::from_metadata(file.metadata(), &vocab)?;
+        let engine = Engine::load(&file, devices, options, on)?;
+        Ok(Model { file, vocab, template, scheduler: Scheduler::new(engine) })
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Arc<Gguf> {
+        &self.file
+    }
+
+    /// The vocabulary.
+    pub fn vocab(&self) -> &Vocab {
+        &self.vocab
+    }
+
+    /// The engine, for measurements.
+    pub fn engine(&mut self) -> &mut Engine {
+        self.scheduler.engine()
+    }
+
+    /// Requests of this model.
+    pub fn scheduler(&mut self) -> &mut Scheduler {
+        &mut self.scheduler
+    }
+
+    /// Whether the model has a chat template.
+    pub fn has_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// Uses another chat template.
+    pub fn set_template(&mut self, source: &str) -> Result<(), Error> {
+        self.template = Some(ChatTemplate::for_vocab(source, &self.vocab)?);
+        Ok(())
+    }
+
+    /// A prompt of plain text, with the model's own start.
+    pub fn raw_prompt(&self, text: &str) -> Result<Prompt, Error> {
+        Ok(Prompt { ids: self.vocab.encode(text, true, true)? })
+    }
+
+    /// A prompt of a conversation, rendered by the template.
+    pub fn chat_prompt(&self, messages: &[Message], options: &ChatOptions) -> Result<Prompt, Error> {
+        let template = self.template.as_ref().ok_or(Error::NoTemplate)?;
+        let list: Vec<Value> = messages.iter().map(|m| json!({"role": m.role, "content": m.content})).collect();
+        let text = template.render(&Value::Array(list), None, true, &options.extra)?;
+        // Most templates write the start token themselves; a second one would be seen by the model.
+        let mut ids = self.vocab.encode(&text, true, true)?;
+        if let (Some(bos), [a, b, ..]) = (self.vocab.bos(), &ids[..])
+            && *a == bos
+            && *b == bos
+        {
+            ids.remove(0);
+        }
+        Ok(Prompt { ids })
+    }
+
+    /// The file's sampling defaults.
+    pub fn default_params(&self) -> Result<Params, Error> {
+        sampling_defaults(self.file.metadata())
+    }
+
+    /// Generates an answer; `on` gets its text as it comes, whole characters only, and may end it.
+    pub fn generate(
+        &mut self,
+        prompt: Prompt,
+        options: &GenerateOptions,
+        on: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Answer, Error> {
+        let params = options.params.clone().map_or_else(|| self.default_params(), Ok)?;
+        let room = self.engine().ctx().saturating_sub(prompt.ids.len()).max(1);
+        let max_tokens = options.max_tokens.unwrap_or(room).min(room);
+        let mut request = Request::new(prompt.ids, params, max_tokens);
+        match options.ignore_eos {
+            true => request.params.bias.extend(self.vocab.end_tokens().iter().map(|id| (*id, f32::NEG_INFINITY))),
+            false => request.end_ids = self.vocab.end_tokens().to_vec(),
+        }
+        let suppressed = self.vocab.suppress_tokens().iter().map(|id| (*id, f32::NEG_INFINITY));
+        request.params.bias.extend(suppressed);
+        if max_tokens == 0 {
+            return Err(Error::Argument("0 tokens were asked for; use -n 1 or more".into()));
+        }
+        self.scheduler.submit(request)?;
+        let mut collected = Collected { stream: TextStream::new(options.stop.clone()), text: String::new(), ids: vec![] };
+        let mut end: Option<Result<Finished, EngineError>> = None;
+        let vocab = &self.vocab;
+        self.scheduler.run_all(&mut |_, event| match event {
+            Event::Token(id) => collected.push(vocab, id, on),
+            Event::Done(finished) => {
+                end = Some(Ok(finished));
+                ControlFlow::Continue(())
+            }
+            Event::Failed(e) => {
+                end = Some(Err(e));
+                ControlFlow::Continue(())
+            }
+        })?;
+        let rest = collected.stream.finish();
+        let _ = collected.emit(&rest, on);
+        let finished = end.expect("a request ends with an event")?;
+        Ok(Answer { text: collected.text, ids: collected.ids, finished })
+    }
+}
+
+/// Text and ids of an answer as they come.
+struct Collected {
+    stream: TextStream,
+    text: String,
+    ids: Vec<u32>,
+}
+
+impl Collected {
+    fn push(&mut self, vocab: &Vocab, id: u32, on: &mut dyn FnMut(&str) -> ControlFlow<()>) -> ControlFlow<()> {
+        self.ids.push(id);
+        let delta = self.stream.push(&vocab.piece(id, false));
+        self.emit(&delta, on)?;
+        if self.stream.stopped().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn emit(&mut self, delta: &str, on: &mut dyn FnMut(&str) -> ControlFlow<()>) -> ControlFlow<()> {
+        if delta.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        self.text.push_str(delta);
+        on(delta)
+    }
+}
