@@ -6,8 +6,12 @@ mod merge;
 pub mod pre;
 mod queue;
 mod special;
+mod stream;
+mod template;
 mod tokens;
 mod vocab;
 
+pub use stream::TextStream;
+pub use template::{ChatTemplate, Rendered, TemplateError};
 pub use tokens::TokenType;
 pub use vocab::{Encode, EncodeError, EncodeScratch, SpecialIds, Vocab, VocabError, VocabKind, tidy_spaces};
