@@ -1,1 +1,198 @@
-fn main(){}
+//! Rates of the panel kernels on one thread beside this machine's own ceilings.
+//!
+//! Every figure is the best of many stretches of under a millisecond, so that another process on the
+//! same core does not show. Shares are of the int8 peak (products) or of the read ceiling (few rows).
+//! `FIRTH_ISA` chooses the instruction set.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use firth_cpu::act::{Act, ActLayout, RowSource, fill_tile};
+use firth_cpu::panel::{OutRows, PanelLayout, matmul};
+use firth_quant::Dtype;
+use firth_simd::{Kernel, Level, Simd, dispatch};
+
+const ROWS: usize = 512;
+/// Panels of one timed product.
+const STEP: usize = 2;
+
+/// Twelve chains of dots, each on data of its own.
+struct Peak<'a> {
+    data: &'a [[i32; 16]; 16],
+    rounds: usize,
+}
+
+impl Kernel for Peak<'_> {
+    type Out = i32;
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> i32 {
+        let mut acc = [s.splat_i(0); 12];
+        let w = [s.load_i32(&self.data[12]), s.load_i32(&self.data[13])];
+        let mut a = [s.splat_i(0); 6];
+        for (a, data) in a.iter_mut().zip(self.data) {
+            *a = s.load_i32(data);
+        }
+        for _ in 0..self.rounds {
+            for r in 0..6 {
+                acc[2 * r] = s.dot_u7(acc[2 * r], w[0], a[r]);
+                acc[2 * r + 1] = s.dot_u7(acc[2 * r + 1], w[1], a[r]);
+            }
+        }
+        let mut total = 0i32;
+        for acc in acc {
+            total = total.wrapping_add(s.sum_i(acc));
+        }
+        total
+    }
+}
+
+/// Sums 64 MB blocks: the read ceiling.
+struct Read<'a>(&'a [u8]);
+
+impl Kernel for Read<'_> {
+    type Out = i32;
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> i32 {
+        let mut acc = [s.splat_i(0); 4];
+        for lines in self.0.as_chunks::<64>().0.as_chunks::<4>().0 {
+            for i in 0..4 {
+                acc[i] = s.xor(acc[i], s.load_bytes(&lines[i]));
+            }
+        }
+        s.sum_i(s.xor(s.xor(acc[0], acc[1]), s.xor(acc[2], acc[3])))
+    }
+}
+
+/// Seconds of the fastest of `n` runs.
+fn best(n: usize, mut f: impl FnMut()) -> f64 {
+    let mut best = f64::INFINITY;
+    for _ in 0..n {
+        let start = Instant::now();
+        f();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    best
+}
+
+fn peak(level: Level) -> f64 {
+    let data = std::array::from_fn(|i| std::array::from_fn(|j| 0x0101_0101 * ((i * 7 + j) % 100) as i32));
+    let rounds = 50_000;
+    let t = best(200, || {
+        black_box(dispatch(level, Peak { data: black_box(&data), rounds }));
+    });
+    (rounds * 12 * 128) as f64 / t
+}
+
+/// Bytes that pass for file rows: small positive f16 numbers are in every type's scales.
+fn file(dtype: Dtype, k: usize, n: usize) -> Vec<u8> {
+    (0..dtype.row_bytes(k).unwrap() * n).map(|i| ((i * 31) % 53) as u8).collect()
+}
+
+fn pack(layout: &PanelLayout, file: &[u8]) -> Vec<u8> {
+    let row_bytes = file.len() / layout.n;
+    let mut panels = vec![0; layout.bytes()];
+    for (p, dst) in panels.chunks_exact_mut(layout.panel_bytes()).enumerate() {
+        layout.pack_panel(&file[p * 32 * row_bytes..][..layout.panel_rows(p) * row_bytes], dst);
+    }
+    panels
+}
+
+fn activations(level: Level, layout: &PanelLayout, rows: usize) -> (ActLayout, Vec<u8>) {
+    let x: Vec<f32> = (0..layout.k * rows).map(|i| ((i * 37) % 101) as f32 - 50.0).collect();
+    let a = ActLayout { form: layout.form(), k: layout.k, rows };
+    let mut data = vec![0; ActLayout::bytes(a.form, a.k, rows)];
+    for tile in 0..a.tiles() {
+        let src = RowSource { data: &x, stride: a.k, index: None };
+        let _ = fill_tile(level, &a, tile, src, &mut data[a.tile_range(tile)]);
+    }
+    (a, data)
+}
+
+fn gemm(level: Level, peak: f64, dtype: Dtype, k: usize, n: usize) {
+    let layout = PanelLayout::new(dtype, k, n).unwrap();
+    let panels = pack(&layout, &file(dtype, k, n));
+    let (a, data) = activations(level, &layout, ROWS);
+    let (mut out, mut scratch) = (vec![0.0; n * ROWS], vec![0.0; layout.scratch_floats()]);
+    let act = Act { layout: a, data: &data };
+    let mut t = f64::INFINITY;
+    for first in (0..layout.panels() / STEP * STEP).step_by(STEP).cycle().take(400) {
+        t = t.min(best(1, || {
+            let out = OutRows::new(&mut out, n);
+            matmul(level, &layout, &panels, first..first + STEP, &act, out, &mut scratch);
+        }));
+    }
+    let fill = best(99, || {
+        black_box(activations(level, &layout, 1));
+    });
+    let rate = (2 * k * STEP * 32 * ROWS) as f64 / t;
+    println!(
+        "{:5} {level} {ROWS} rows {k}x{n}: {:.3} TOP/s, {:.1}% of peak ({:.1} us to fill one row)",
+        dtype.name(),
+        rate / 1e12,
+        100.0 * rate / peak,
+        fill * 1e6
+    );
+}
+
+fn gemv(level: Level, ceiling: f64, dtype: Dtype, rows: usize) {
+    let k = 2048;
+    let n = 200_000_000 / dtype.row_bytes(k).unwrap() / 32 * 32;
+    let layout = PanelLayout::new(dtype, k, n).unwrap();
+    let panels = pack(&layout, &file(dtype, k, n));
+    let (a, data) = activations(level, &layout, rows);
+    let (mut out, mut scratch) = (vec![0.0; n * rows], vec![0.0; layout.scratch_floats()]);
+    let act = Act { layout: a, data: &data };
+    // Two megabytes at a time, so that their cost of entry is small and the memory is cold.
+    let step = 2_000_000 / layout.panel_bytes();
+    let mut t = f64::INFINITY;
+    for first in (0..layout.panels() / step * step).step_by(step).cycle().take(300) {
+        t = t.min(best(1, || {
+            let out = OutRows::new(&mut out, n);
+            matmul(level, &layout, &panels, first..first + step, &act, out, &mut scratch);
+        }));
+    }
+    let rate = (step * layout.panel_bytes()) as f64 / t;
+    println!(
+        "{:5} {level} {rows} rows, cold: {:.1} GB/s, {:.0}% of the ceiling",
+        dtype.name(),
+        rate / 1e9,
+        100.0 * rate / ceiling
+    );
+}
+
+fn main() {
+    let level = Level::from_env().unwrap_or_else(|e| panic!("{e}"));
+    let memory: Vec<u8> = (0..200_000_000).map(|i| i as u8).collect();
+    let mut read = f64::INFINITY;
+    for part in memory.chunks_exact(2_000_000).cycle().take(300) {
+        read = read.min(best(1, || {
+            black_box(dispatch(level, Read(black_box(part))));
+        }));
+    }
+    let (peak, ceiling) = (peak(level), 2e6 / read);
+    println!("{level}: int8 peak {:.3} TOP/s, read {:.1} GB/s, one thread", peak / 1e12, ceiling / 1e9);
+    let types = [
+        Dtype::Q8_0,
+        Dtype::Q4_0,
+        Dtype::Q4_1,
+        Dtype::Q5_0,
+        Dtype::Q4_K,
+        Dtype::Q5_K,
+        Dtype::Q6_K,
+        Dtype::F16,
+        Dtype::BF16,
+        Dtype::F32,
+    ];
+    for (k, n) in [(1024, 3584), (576, 1536)] {
+        for dtype in types {
+            if k % dtype.block_len() == 0 {
+                gemm(level, peak, dtype, k, n);
+            }
+        }
+    }
+    for dtype in types {
+        for rows in [1, 2, 4, 6] {
+            gemv(level, ceiling, dtype, rows);
+        }
+    }
+}

@@ -161,9 +161,8 @@ impl Super for Q3_K {
     unsafe fn group<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, g: usize, h: usize) -> S::I {
         let at = 128 * (4 * (part % 2) + g) + 64 * h;
         // SAFETY: within the block.
-        let (low, high) = unsafe {
-            (s.load_i_ptr(p.add(1472 + 1024 * chunk + at)), s.load_i_ptr(p.add(448 + at)))
-        };
+        let (low, high) =
+            unsafe { (s.load_i_ptr(p.add(1472 + 1024 * chunk + at)), s.load_i_ptr(p.add(448 + at))) };
         let round = part / 2;
         let low = s.and(s.shr(low, 2 * round as u32), s.splat_i(0x0303_0303));
         let high = s.and(s.shr(high, (4 * chunk + round) as u32), s.splat_i(0x0101_0101));
@@ -291,7 +290,7 @@ unsafe fn widen_block<S: Simd, B: Super>(s: S, p: *const u8, dst: *mut u8) {
                 for h in 0..2 {
                     let at = 32 * sub + 16 * h;
                     s.store_low8_ptr(dst.add(WIDE_SCALES + at), B::scale(s, p, chunk, part, h));
-                    if matches!(B::MINIMA, Minima::Each) {
+                    if const { matches!(B::MINIMA, Minima::Each) } {
                         s.store_low8_ptr(dst.add(WIDE_MINS + at), B::min(s, p, chunk, part, h));
                     }
                     for g in 0..B::SUB / 4 {
@@ -321,10 +320,11 @@ pub(crate) struct Blocks256<B>(PhantomData<B>);
 
 impl<B: Super> TileFn for Blocks256<B> {
     #[inline(always)]
-    unsafe fn tile<S: Simd, const R: usize, const NR: usize, const NH: usize>(
+    unsafe fn tile<S: Simd, const NR: usize, const NH: usize>(
         s: S,
         panel: *const u8,
         tile: *const u8,
+        stride: usize,
         k: usize,
         row0: usize,
         half: usize,
@@ -334,16 +334,16 @@ impl<B: Super> TileFn for Blocks256<B> {
         // SAFETY: the caller vouches for n panel blocks and a tile of R rows in form Q256.
         unsafe {
             let q = tile.cast::<i32>().add(row0);
-            let d = q.add(k / 4 * R);
-            let minus = d.add(n * R);
+            let d = q.add(k / 4 * stride);
+            let minus = d.add(n * stride);
             for b in 0..n {
                 let act = Q256 {
-                    q: q.add(b * 64 * R),
-                    d: d.add(b * R).cast(),
-                    minus: minus.add(b * 16 * R),
-                    pairs: minus.add((k / 16 + b * 4) * R),
+                    q: q.add(b * 64 * stride),
+                    d: d.add(b * stride).cast(),
+                    minus: minus.add(b * 16 * stride),
+                    pairs: minus.add((k / 16 + b * 4) * stride),
                 };
-                block::<S, B, R, NR, NH>(s, panel.add(b * B::BYTES), &act, half, &mut sums);
+                block::<S, B, NR, NH>(s, panel.add(b * B::BYTES), &act, stride, half, &mut sums);
             }
         }
         sums
@@ -355,10 +355,11 @@ impl<B: Super> TileFn for Blocks256<B> {
 /// # Safety
 /// `p` is a whole panel block, `act` points into a whole tile of R rows.
 #[inline(always)]
-unsafe fn block<S: Simd, B: Super, const R: usize, const NR: usize, const NH: usize>(
+unsafe fn block<S: Simd, B: Super, const NR: usize, const NH: usize>(
     s: S,
     p: *const u8,
     act: &Q256,
+    stride: usize,
     half: usize,
     sums: &mut [[S::F; NH]; NR],
 ) {
@@ -368,41 +369,37 @@ unsafe fn block<S: Simd, B: Super, const R: usize, const NR: usize, const NH: us
     // SAFETY: all offsets lie within the block and the tile.
     unsafe {
         for chunk in 0..B::CHUNKS {
-            macro_rules! part {
-                ($part:literal) => {
-                    if $part < B::PARTS {
-                        sub::<S, B, R, NR, NH>(s, p, act, half, chunk, $part, &mut isum, &mut jsum);
-                    }
-                };
+            if const { super::tiles::unrolls(S::LEVEL) } {
+                macro_rules! part {
+                    ($($part:literal),*) => {$(
+                        if const { $part < B::PARTS } {
+                            sub::<S, B, NR, NH>(s, p, act, stride, half, chunk, $part, &mut isum, &mut jsum);
+                        }
+                    )*};
+                }
+                part!(0, 1, 2, 3, 4, 5, 6, 7);
+            } else {
+                for part in 0..B::PARTS {
+                    sub::<S, B, NR, NH>(s, p, act, stride, half, chunk, part, &mut isum, &mut jsum);
+                }
             }
-            part!(0);
-            part!(1);
-            part!(2);
-            part!(3);
-            part!(4);
-            part!(5);
-            part!(6);
-            part!(7);
         }
         for h in 0..NH {
             let at = 32 * (half + h);
             let d = s.load_f16_ptr(p.add(at).cast());
-            if !matches!(B::MINIMA, Minima::None) {
+            if const { !matches!(B::MINIMA, Minima::None) } {
                 let dmin = s.neg(s.load_f16_ptr(p.add(64 + at).cast()));
                 let mut m = [s.splat_i(0); 4];
                 for i in 0..4 {
                     // Two bytes a lane become two 16-bit numbers.
                     let v = s.load_u16_ptr(p.add(128 + 64 * i + at).cast());
-                    m[i] = s.or(
-                        s.and(v, s.splat_i(0xff)),
-                        s.shl(s.and(v, s.splat_i(0xff00)), 8),
-                    );
+                    m[i] = s.or(s.and(v, s.splat_i(0xff)), s.shl(s.and(v, s.splat_i(0xff00)), 8));
                 }
                 for r in 0..NR {
                     let mut j = s.splat_i(0);
-                    if matches!(B::MINIMA, Minima::Pairs) {
+                    if const { matches!(B::MINIMA, Minima::Pairs) } {
                         for i in 0..4 {
-                            let a = s.splat_i(act.pairs.add(i * R + r).read_unaligned());
+                            let a = s.splat_i(act.pairs.add(i * stride + r).read_unaligned());
                             j = s.madd16(j, m[i], a);
                         }
                     } else {
@@ -425,10 +422,11 @@ unsafe fn block<S: Simd, B: Super, const R: usize, const NR: usize, const NH: us
 /// # Safety
 /// As [`block`].
 #[inline(always)]
-unsafe fn sub<S: Simd, B: Super, const R: usize, const NR: usize, const NH: usize>(
+unsafe fn sub<S: Simd, B: Super, const NR: usize, const NH: usize>(
     s: S,
     p: *const u8,
     act: &Q256,
+    stride: usize,
     half: usize,
     chunk: usize,
     part: usize,
@@ -438,32 +436,32 @@ unsafe fn sub<S: Simd, B: Super, const R: usize, const NR: usize, const NH: usiz
     // SAFETY: all offsets lie within the block and the tile.
     unsafe {
         let sixteenth = B::sixteenth(chunk, part);
-        let q = act.q.add(sixteenth * 4 * R);
-        let minus = act.minus.add(sixteenth * R);
+        let q = act.q.add(sixteenth * 4 * stride);
+        let minus = act.minus.add(sixteenth * stride);
         let mut acc = [[s.splat_i(0); NH]; NR];
-        if !matches!(B::OFFSET, Offset::None) {
+        if const { !matches!(B::OFFSET, Offset::None) } {
             for r in 0..NR {
                 let mut from = s.splat_i(minus.add(r).read_unaligned());
                 if B::SUB == 32 {
-                    from = s.add_i(from, s.splat_i(minus.add(R + r).read_unaligned()));
+                    from = s.add_i(from, s.splat_i(minus.add(stride + r).read_unaligned()));
                 }
                 acc[r] = [start(s, B::OFFSET, from); NH];
             }
         }
-        if B::NIBBLES && B::SUB == 32 && !matches!(S::LEVEL, Level::Avx512) {
+        if const { B::NIBBLES && B::SUB == 32 && !matches!(S::LEVEL, Level::Avx512) } {
             for h in 0..NH {
                 let mut w = [s.splat_i(0); 8];
-                eight!(g => { w[g] = B::group(s, p, chunk, part, g, half + h); });
+                eight!(S::LEVEL, g => { w[g] = B::group(s, p, chunk, part, g, half + h); });
                 for r in 0..NR {
                     let mut a = [0; 8];
-                    eight!(g => { a[g] = q.add(g * R + r).read_unaligned(); });
+                    eight!(S::LEVEL, g => { a[g] = q.add(g * stride + r).read_unaligned(); });
                     acc[r][h] = s.dot_u4x8(acc[r][h], w, a);
                 }
             }
         } else {
-            eight!(g => {
+            eight!(S::LEVEL, g => {
                 if g < B::SUB / 4 {
-                    if R <= 4 {
+                    if stride <= 4 {
                         let step = (chunk * B::PARTS + part) * (B::SUB / 4) + g;
                         s.prefetch(p.wrapping_add(AHEAD + step * (B::BYTES / 64)));
                     }
@@ -472,7 +470,7 @@ unsafe fn sub<S: Simd, B: Super, const R: usize, const NR: usize, const NH: usiz
                         w[h] = B::group(s, p, chunk, part, g, half + h);
                     }
                     for r in 0..NR {
-                        let a = s.splat_i(q.add(g * R + r).read_unaligned());
+                        let a = s.splat_i(q.add(g * stride + r).read_unaligned());
                         for h in 0..NH {
                             acc[r][h] = dot(s, B::OFFSET, acc[r][h], w[h], a);
                         }
@@ -485,7 +483,7 @@ unsafe fn sub<S: Simd, B: Super, const R: usize, const NR: usize, const NH: usiz
             for r in 0..NR {
                 isum[r][h] = s.add_i(isum[r][h], s.mul_i(acc[r][h], scale));
             }
-            if matches!(B::MINIMA, Minima::Each) {
+            if const { matches!(B::MINIMA, Minima::Each) } {
                 let min = B::min(s, p, chunk, part, half + h);
                 for r in 0..NR {
                     let a = s.splat_i(minus.add(r).read_unaligned());

@@ -145,10 +145,11 @@ pub(crate) struct Blocks32<B>(PhantomData<B>);
 
 impl<B: Block> TileFn for Blocks32<B> {
     #[inline(always)]
-    unsafe fn tile<S: Simd, const R: usize, const NR: usize, const NH: usize>(
+    unsafe fn tile<S: Simd, const NR: usize, const NH: usize>(
         s: S,
         panel: *const u8,
         tile: *const u8,
+        stride: usize,
         k: usize,
         row0: usize,
         half: usize,
@@ -159,30 +160,30 @@ impl<B: Block> TileFn for Blocks32<B> {
         // k/4 words of integers, then scales, minus sums and scaled sums, one word a block, each R wide.
         unsafe {
             let q = tile.cast::<i32>().add(row0);
-            let d = tile.cast::<f32>().add(k / 4 * R + row0);
-            let minus = q.add((k / 4 + n_blocks) * R);
-            let scaled = d.add(2 * n_blocks * R);
+            let d = tile.cast::<f32>().add(k / 4 * stride + row0);
+            let minus = q.add((k / 4 + n_blocks) * stride);
+            let scaled = d.add(2 * n_blocks * stride);
             for b in 0..n_blocks {
                 let p = panel.add(b * B::BYTES);
-                let q = q.add(b * 8 * R);
+                let q = q.add(b * 8 * stride);
                 let mut acc = [[s.splat_i(0); NH]; NR];
                 for r in 0..NR {
-                    let from = s.splat_i(minus.add(b * R + r).read_unaligned());
+                    let from = s.splat_i(minus.add(b * stride + r).read_unaligned());
                     acc[r] = [start(s, B::OFFSET, from); NH];
                 }
-                if B::NIBBLES && !matches!(S::LEVEL, Level::Avx512) {
+                if const { B::NIBBLES && !matches!(S::LEVEL, Level::Avx512) } {
                     for h in 0..NH {
                         let mut w = [s.splat_i(0); 8];
-                        eight!(g => { w[g] = B::group(s, p, g, half + h); });
+                        eight!(S::LEVEL, g => { w[g] = B::group(s, p, g, half + h); });
                         for r in 0..NR {
                             let mut a = [0; 8];
-                            eight!(g => { a[g] = q.add(g * R + r).read_unaligned(); });
+                            eight!(S::LEVEL, g => { a[g] = q.add(g * stride + r).read_unaligned(); });
                             acc[r][h] = s.dot_u4x8(acc[r][h], w, a);
                         }
                     }
                 } else {
-                    eight!(g => {
-                        if R <= 4 {
+                    eight!(S::LEVEL, g => {
+                        if stride <= 4 {
                             s.prefetch(p.wrapping_add(AHEAD + g * (B::BYTES / 8)));
                         }
                         let mut w = [s.splat_i(0); NH];
@@ -190,7 +191,7 @@ impl<B: Block> TileFn for Blocks32<B> {
                             w[h] = B::group(s, p, g, half + h);
                         }
                         for r in 0..NR {
-                            let a = s.splat_i(q.add(g * R + r).read_unaligned());
+                            let a = s.splat_i(q.add(g * stride + r).read_unaligned());
                             for h in 0..NH {
                                 acc[r][h] = dot(s, B::OFFSET, acc[r][h], w[h], a);
                             }
@@ -200,13 +201,13 @@ impl<B: Block> TileFn for Blocks32<B> {
                 for h in 0..NH {
                     let scale = B::scale(s, p, half + h);
                     for r in 0..NR {
-                        let product = s.mul(scale, s.splat(d.add(b * R + r).read_unaligned()));
+                        let product = s.mul(scale, s.splat(d.add(b * stride + r).read_unaligned()));
                         sums[r][h] = s.fma(s.to_f(acc[r][h]), product, sums[r][h]);
                     }
-                    if B::MIN {
+                    if const { B::MIN } {
                         let min = s.load_f16_ptr(p.add(64 + (half + h) * 32).cast());
                         for r in 0..NR {
-                            let part = s.splat(scaled.add(b * R + r).read_unaligned());
+                            let part = s.splat(scaled.add(b * stride + r).read_unaligned());
                             sums[r][h] = s.fma(min, part, sums[r][h]);
                         }
                     }

@@ -40,16 +40,17 @@ pub(crate) struct Float<E>(PhantomData<E>);
 
 impl<E: Element> TileFn for Float<E> {
     #[inline(always)]
-    unsafe fn tile<S: Simd, const R: usize, const NR: usize, const NH: usize>(
+    unsafe fn tile<S: Simd, const NR: usize, const NH: usize>(
         s: S,
         panel: *const u8,
         tile: *const u8,
+        stride: usize,
         k: usize,
         row0: usize,
         half: usize,
     ) -> [[S::F; NH]; NR] {
         let mut sums = [[s.zero(); NH]; NR];
-        // SAFETY: the caller vouches for k * 32 numbers in the panel and k * R floats in the tile.
+        // SAFETY: the caller vouches for k * 32 numbers in the panel and k * stride floats in the tile.
         unsafe {
             let x = tile.cast::<f32>().add(row0);
             let w = panel.add(half * 16 * E::BYTES);
@@ -59,7 +60,7 @@ impl<E: Element> TileFn for Float<E> {
                     v[h] = E::load(s, w.add((i * 32 + h * 16) * E::BYTES));
                 }
                 for r in 0..NR {
-                    let a = s.splat(x.add(i * R + r).read_unaligned());
+                    let a = s.splat(x.add(i * stride + r).read_unaligned());
                     for h in 0..NH {
                         sums[r][h] = s.fma(a, v[h], sums[r][h]);
                     }

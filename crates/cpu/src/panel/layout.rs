@@ -79,13 +79,9 @@ impl Kind {
     pub fn form(self) -> Form {
         match self {
             Self::F32 | Self::F16 | Self::BF16 | Self::Decoded => Form::F32,
-            Self::Q8_0
-            | Self::Q4_0
-            | Self::Q4_1
-            | Self::Q5_0
-            | Self::Q5_1
-            | Self::IQ4_NL
-            | Self::MXFP4 => Form::Q32,
+            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::IQ4_NL | Self::MXFP4 => {
+                Form::Q32
+            }
             Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::IQ4_XS => Form::Q256,
         }
     }
@@ -123,9 +119,7 @@ impl Kind {
                 }
             }
             Self::Q3_K => {
-                const {
-                    &[piece(108, 0, 2, 1), piece(96, 64, 1, 12), piece(0, 448, 4, 8), piece(32, 1472, 4, 16)]
-                }
+                const { &[piece(108, 0, 2, 1), piece(96, 64, 1, 12), piece(0, 448, 4, 8), piece(32, 1472, 4, 16)] }
             }
             Self::Q4_K => const { &k_pieces::<5>(0) },
             Self::Q5_K => const { &k_pieces::<6>(1024) },

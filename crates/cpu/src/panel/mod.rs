@@ -246,15 +246,22 @@ impl Call<'_> {
     fn tiles<T: TileFn>(&self, panels: *const u8, panel_bytes: usize, range: Range<usize>) {
         let a = &self.act.layout;
         let full = a.rows / TILE_ROWS;
+        if self.level != Level::Avx512 {
+            self.run::<T, 0>(panels, panel_bytes, range.clone(), 0, full, TILE_ROWS);
+            if a.rows % TILE_ROWS > 0 {
+                self.run::<T, 0>(panels, panel_bytes, range, full, 1, a.rows % TILE_ROWS);
+            }
+            return;
+        }
         if full > 0 {
-            self.run::<T, TILE_ROWS>(panels, panel_bytes, range.clone(), 0, full);
+            self.run::<T, TILE_ROWS>(panels, panel_bytes, range.clone(), 0, full, TILE_ROWS);
         }
         match a.rows % TILE_ROWS {
-            1 => self.run::<T, 1>(panels, panel_bytes, range, full, 1),
-            2 => self.run::<T, 2>(panels, panel_bytes, range, full, 1),
-            3 => self.run::<T, 3>(panels, panel_bytes, range, full, 1),
-            4 => self.run::<T, 4>(panels, panel_bytes, range, full, 1),
-            5 => self.run::<T, 5>(panels, panel_bytes, range, full, 1),
+            1 => self.run::<T, 1>(panels, panel_bytes, range, full, 1, 1),
+            2 => self.run::<T, 2>(panels, panel_bytes, range, full, 1, 2),
+            3 => self.run::<T, 3>(panels, panel_bytes, range, full, 1, 3),
+            4 => self.run::<T, 4>(panels, panel_bytes, range, full, 1, 4),
+            5 => self.run::<T, 5>(panels, panel_bytes, range, full, 1, 5),
             _ => {}
         }
     }
@@ -266,16 +273,21 @@ impl Call<'_> {
         range: Range<usize>,
         tile: usize,
         n_tiles: usize,
+        stride: usize,
     ) {
         let a = &self.act.layout;
+        if n_tiles == 0 {
+            return;
+        }
         let tiles = self.act.data[a.tile_range(tile).start..].as_ptr();
         let tiles = Tiles::<T, R> {
             panels,
             panel_bytes,
             range,
             tiles,
-            tile_bytes: R * a.row_words() * 4,
+            tile_bytes: stride * a.row_words() * 4,
             n_tiles,
+            stride,
             row0: tile * TILE_ROWS,
             k: a.padded_k(),
             n: self.layout.n,

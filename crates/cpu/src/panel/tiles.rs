@@ -68,22 +68,26 @@ impl<'a> OutRows<'a> {
 
 /// A kind of panel and how a tile of it is computed.
 pub(crate) trait TileFn: Sized + 'static {
-    /// Rows `row0..row0 + NR` of a tile of `R` rows, halves `half..half + NH`: final sums.
+    /// Rows `row0..row0 + NR` of a tile of `stride` rows, halves `half..half + NH`: final sums.
     ///
     /// # Safety
-    /// `panel` is a whole panel of `k` (padded) values and `tile` a whole activation tile of `R` rows
-    /// of `k` values of the kind's form.
-    unsafe fn tile<S: Simd, const R: usize, const NR: usize, const NH: usize>(
+    /// `panel` is a whole panel of `k` (padded) values and `tile` a whole activation tile of `stride`
+    /// rows of `k` values of the kind's form.
+    unsafe fn tile<S: Simd, const NR: usize, const NH: usize>(
         s: S,
         panel: *const u8,
         tile: *const u8,
+        stride: usize,
         k: usize,
         row0: usize,
         half: usize,
     ) -> [[S::F; NH]; NR];
 }
 
-/// Tiles of `R` rows against panels. The pointers were checked by whoever made the value.
+/// Tiles of `stride` rows against panels. The pointers were checked by whoever made the value.
+///
+/// With AVX-512 the rows of a tile are a constant `R`, one kernel each; elsewhere `R` is 0, one kernel
+/// serves all and walks the rows of a tile in smaller steps.
 pub(crate) struct Tiles<'a, T, const R: usize> {
     pub panels: *const u8,
     pub panel_bytes: usize,
@@ -92,6 +96,8 @@ pub(crate) struct Tiles<'a, T, const R: usize> {
     pub tiles: *const u8,
     pub tile_bytes: usize,
     pub n_tiles: usize,
+    /// Rows of a tile.
+    pub stride: usize,
     /// Row of the first tile.
     pub row0: usize,
     pub k: usize,
@@ -114,38 +120,37 @@ impl<T: TileFn, const R: usize> Kernel for Tiles<'_, T, R> {
     }
 }
 
+/// Whether registers are real and worth unrolling for.
+pub(crate) const fn unrolls(level: Level) -> bool {
+    matches!(level, Level::Avx512 | Level::Avx2)
+}
+
 impl<T: TileFn, const R: usize> Tiles<'_, T, R> {
     /// # Safety
     /// As [`TileFn::tile`] and [`OutRows::put`].
     #[inline(always)]
     unsafe fn one<S: Simd>(&self, s: S, p: *const u8, panel: usize, t: usize) {
+        // Only one of the three shapes is compiled for a level.
+        assert!((R > 0) == matches!(S::LEVEL, Level::Avx512), "kernel of {R} rows at {}", S::LEVEL);
         // SAFETY: handed on to the caller.
         unsafe {
             let tile = self.tiles.add(t * self.tile_bytes);
-            if matches!(S::LEVEL, Level::Avx512) {
-                self.piece::<S, R, 2>(s, p, panel, tile, t, 0, 0);
-                return;
-            }
-            // Sixteen registers: three rows of half a panel at most.
-            for half in 0..2 {
-                match R {
-                    6 => {
-                        for row0 in [0, 3] {
-                            self.piece::<S, 3, 1>(s, p, panel, tile, t, row0, half);
+            if const { R > 0 && matches!(S::LEVEL, Level::Avx512) } {
+                self.piece::<S, R, 2>(s, p, panel, tile, R, t, 0, 0);
+            } else if const { R == 0 && !matches!(S::LEVEL, Level::Avx512) } {
+                for half in 0..2 {
+                    let mut row = 0;
+                    // Sixteen registers: three rows of half a panel at most.
+                    if const { unrolls(S::LEVEL) } {
+                        while row + 3 <= self.stride {
+                            self.piece::<S, 3, 1>(s, p, panel, tile, self.stride, t, row, half);
+                            row += 3;
                         }
                     }
-                    5 => {
-                        self.piece::<S, 3, 1>(s, p, panel, tile, t, 0, half);
-                        self.piece::<S, 2, 1>(s, p, panel, tile, t, 3, half);
+                    while row < self.stride {
+                        self.piece::<S, 1, 1>(s, p, panel, tile, self.stride, t, row, half);
+                        row += 1;
                     }
-                    4 => {
-                        for row0 in [0, 2] {
-                            self.piece::<S, 2, 1>(s, p, panel, tile, t, row0, half);
-                        }
-                    }
-                    3 => self.piece::<S, 3, 1>(s, p, panel, tile, t, 0, half),
-                    2 => self.piece::<S, 2, 1>(s, p, panel, tile, t, 0, half),
-                    _ => self.piece::<S, 1, 1>(s, p, panel, tile, t, 0, half),
                 }
             }
         }
@@ -160,13 +165,14 @@ impl<T: TileFn, const R: usize> Tiles<'_, T, R> {
         p: *const u8,
         panel: usize,
         tile: *const u8,
+        stride: usize,
         t: usize,
         row0: usize,
         half: usize,
     ) {
         // SAFETY: handed on to the caller.
         unsafe {
-            let sums = T::tile::<S, R, NR, NH>(s, p, tile, self.k, row0, half);
+            let sums = T::tile::<S, NR, NH>(s, p, tile, stride, self.k, row0, half);
             let first = self.row0 + t * TILE_ROWS + row0;
             for r in 0..NR {
                 for h in 0..NH {
@@ -177,13 +183,17 @@ impl<T: TileFn, const R: usize> Tiles<'_, T, R> {
     }
 }
 
-/// Runs a step for g = 0..8 with `g` a constant.
+/// Runs a step for g = 0..8, with `g` a constant where that is worth it.
 macro_rules! eight {
-    ($g:ident => $step:block) => {{
-        eight!(@ 0, $g, $step); eight!(@ 1, $g, $step); eight!(@ 2, $g, $step); eight!(@ 3, $g, $step);
-        eight!(@ 4, $g, $step); eight!(@ 5, $g, $step); eight!(@ 6, $g, $step); eight!(@ 7, $g, $step);
-    }};
-    (@ $v:literal, $g:ident, $step:block) => {{ const { assert!($v < 8) }; let $g: usize = $v; $step }};
+    ($level:expr, $g:ident => $step:block) => {
+        if const { crate::panel::tiles::unrolls($level) } {
+            eight!(@ 0, $g, $step); eight!(@ 1, $g, $step); eight!(@ 2, $g, $step); eight!(@ 3, $g, $step);
+            eight!(@ 4, $g, $step); eight!(@ 5, $g, $step); eight!(@ 6, $g, $step); eight!(@ 7, $g, $step);
+        } else {
+            for $g in 0..8usize $step
+        }
+    };
+    (@ $v:literal, $g:ident, $step:block) => {{ let $g: usize = $v; $step }};
 }
 pub(crate) use eight;
 
