@@ -1,1 +1,21 @@
-fn main() {}
+//! The command line of firth: parse, wire devices to the library, print. The only place that names devices.
+
+mod args;
+mod cmd;
+mod devices;
+mod progress;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = args::Cli::parse();
+    match cmd::run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("firth: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -4,6 +4,7 @@
 //! instruction sets divide results, never a sum, so they do not show in any bit.
 
 pub mod act;
+mod ceiling;
 mod device;
 mod kernels;
 mod memory;
@@ -15,6 +16,7 @@ mod states;
 mod step;
 mod store;
 
+pub use ceiling::{int8_ceiling, read_ceiling};
 pub use device::{CpuDevice, CpuOptions};
 pub use firth_simd::{Level, LevelError};
 pub use memory::Region;

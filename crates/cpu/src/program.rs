@@ -38,11 +38,6 @@ impl CompileCx<'_> {
         }
     }
 
-    /// The segment.
-    pub fn segment(&self) -> &Segment {
-        self.segment
-    }
-
     /// The weight that value `v` is.
     pub fn weight(&self, v: usize) -> Arc<StoredWeight> {
         let Place::Weight(w) = self.segment.values[v].place else { unreachable!("the op's operand is a weight") };

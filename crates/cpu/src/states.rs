@@ -27,11 +27,6 @@ impl KvPages {
         Some(KvPages { spec, n_pages, region: Region::new(bytes)? })
     }
 
-    /// Bytes of all pages.
-    pub fn bytes(&self) -> usize {
-        self.region.len()
-    }
-
     /// The start of a page; panics on a page that does not exist.
     pub fn page(&self, page: usize) -> *mut u8 {
         assert!(page < self.n_pages, "page {page} of {}", self.n_pages);

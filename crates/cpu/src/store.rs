@@ -154,9 +154,4 @@ impl StoredWeight {
     pub fn n_matrices(&self) -> usize {
         self.dims[2] * self.dims[3]
     }
-
-    /// Bytes held.
-    pub fn bytes(&self) -> usize {
-        self.region.len()
-    }
 }

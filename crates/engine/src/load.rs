@@ -56,6 +56,7 @@ pub struct Engine {
     pub(crate) slots: Slots,
     pub(crate) scratch: Scratch,
     pub(crate) sampler_bounds: SamplerBounds,
+    layer_weights: u64,
     report: LoadReport,
 }
 
@@ -153,6 +154,13 @@ pub fn plan_only(
     Ok(PlanSummary { info: p.info, ctx: p.ctx, plan: p.plan, fusions: p.fusions, states, weight_bytes })
 }
 
+fn layer_weights(g: &Graph, plan: &Plan) -> u64 {
+    let is_product = |s: &WeightSpec| s.uses.contains(&Use::MatMul) || s.uses.contains(&Use::Experts);
+    let in_layer = |w: &WeightDecl| !matches!(w.part, Part::Head | Part::Embedding);
+    let both = g.weights.iter().zip(&plan.weight_specs);
+    both.filter(|(w, s)| is_product(s) && in_layer(w)).map(|(w, _)| w.layout.shape.elements(&g.bounds) as u64).sum()
+}
+
 /// A tensor's mapped bytes.
 struct FileBytes {
     file: Arc<Gguf>,
@@ -220,6 +228,7 @@ impl Engine {
             group_states[s.spec.group().0 as usize].push(at);
         }
         let bounds = p.graph.bounds;
+        let layer_weights = layer_weights(&p.graph, runner.plan());
         let report = LoadReport {
             weight_bytes: resources.weight_bytes,
             page_bytes: page_bytes.iter().zip(&p.group_pages).map(|(b, n)| b * *n as u64).sum(),
@@ -237,6 +246,7 @@ impl Engine {
             memory,
             group_states,
             sampler_bounds: p.sampler,
+            layer_weights,
             report,
         })
     }
@@ -264,6 +274,11 @@ impl Engine {
     /// The sequences and the prefix tree.
     pub fn memory(&mut self) -> &mut Memory {
         &mut self.memory
+    }
+
+    /// Weights of all products but the head's: what every token of a prompt is multiplied with.
+    pub fn layer_weights(&self) -> u64 {
+        self.layer_weights
     }
 
     /// Switches timing per op on or off and returns what was measured.

@@ -53,7 +53,6 @@ pub struct CheckRow {
 type Bits = Vec<Vec<u32>>;
 
 struct Check<'a> {
-    file: &'a Arc<Gguf>,
     o: &'a CheckOptions<'a>,
     base: Bits,
     on: &'a mut dyn FnMut(&CheckRow),
@@ -71,7 +70,7 @@ pub fn check(
         let mut engine = load(file, options, &first, options.threads, 1)?;
         collect(&mut engine, &options.ids, &LogitsOptions::default())?
     };
-    let mut c = Check { file, o: options, base, on, rows: Vec::new() };
+    let mut c = Check { o: options, base, on, rows: Vec::new() };
     let mut engine = load(file, options, &first, options.threads, 4)?;
     c.compare("batched with 3 other sequences", &mut engine, &[], 3)?;
     c.compare("cut into single tokens", &mut engine, &[1], 0)?;
@@ -161,8 +160,7 @@ impl Check<'_> {
             self.note("prefix from the cache", Verdict::Differs { row: 0, values: 0 });
             return Ok(());
         };
-        let attached = engine.memory().attach(seq, snapshot, len);
-        debug_assert!(attached.is_ok(), "a snapshot just found is there");
+        engine.memory().attach(seq, snapshot, len).expect("a snapshot just found is there");
         let found = rest(engine, seq, &ids[len..])?;
         engine.close(seq);
         self.judge("prefix from the cache", len, &found);

@@ -7,7 +7,7 @@ use firth_engine::{Engine, EngineError, EngineOptions, Event, Finished, Request,
 use firth_gguf::Gguf;
 use firth_graph::Device;
 use firth_sampling::Params;
-use firth_text::{ChatTemplate, TextStream, Vocab};
+use firth_text::{ChatTemplate, Encode, TextStream, Vocab};
 use serde_json::{Map, Value, json};
 
 use crate::defaults::sampling_defaults;
@@ -90,7 +90,8 @@ impl Model {
         on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Model, Error> {
         let vocab = Vocab::from_metadata(file.metadata())?;
-        let template = ChatTemplate::from_metadata(file.metadata(), &vocab)?;
+        let [bos, eos] = marks(&vocab);
+        let template = ChatTemplate::from_metadata(file.metadata(), &bos, &eos)?;
         let engine = Engine::load(&file, devices, options, on)?;
         Ok(Model { file, vocab, template, scheduler: Scheduler::new(engine) })
     }
@@ -122,28 +123,24 @@ impl Model {
 
     /// Uses another chat template.
     pub fn set_template(&mut self, source: &str) -> Result<(), Error> {
-        self.template = Some(ChatTemplate::for_vocab(source, &self.vocab)?);
+        let [bos, eos] = marks(&self.vocab);
+        self.template = Some(ChatTemplate::new(source, &bos, &eos)?);
         Ok(())
     }
 
     /// A prompt of plain text, with the model's own start.
     pub fn raw_prompt(&self, text: &str) -> Result<Prompt, Error> {
-        Ok(Prompt { ids: self.vocab.encode(text, true, true)? })
+        Ok(Prompt { ids: self.vocab.encode(text, Encode { add_special: true, parse_special: true })? })
     }
 
     /// A prompt of a conversation, rendered by the template.
     pub fn chat_prompt(&self, messages: &[Message], options: &ChatOptions) -> Result<Prompt, Error> {
         let template = self.template.as_ref().ok_or(Error::NoTemplate)?;
         let list: Vec<Value> = messages.iter().map(|m| json!({"role": m.role, "content": m.content})).collect();
-        let text = template.render(&Value::Array(list), None, true, &options.extra)?;
+        let rendered = template.render(&Value::Array(list), None, true, &options.extra)?;
         // Most templates write the start token themselves; a second one would be seen by the model.
-        let mut ids = self.vocab.encode(&text, true, true)?;
-        if let (Some(bos), [a, b, ..]) = (self.vocab.bos(), &ids[..])
-            && *a == bos
-            && *b == bos
-        {
-            ids.remove(0);
-        }
+        let how = Encode { add_special: !rendered.has_bos, parse_special: true };
+        let ids = self.vocab.encode(&rendered.text, how)?;
         Ok(Prompt { ids })
     }
 
@@ -167,7 +164,7 @@ impl Model {
             true => request.params.bias.extend(self.vocab.end_tokens().iter().map(|id| (*id, f32::NEG_INFINITY))),
             false => request.end_ids = self.vocab.end_tokens().to_vec(),
         }
-        let suppressed = self.vocab.suppress_tokens().iter().map(|id| (*id, f32::NEG_INFINITY));
+        let suppressed = self.vocab.suppressed().iter().map(|id| (*id, f32::NEG_INFINITY));
         request.params.bias.extend(suppressed);
         if max_tokens == 0 {
             return Err(Error::Argument("0 tokens were asked for; use -n 1 or more".into()));
@@ -194,6 +191,12 @@ impl Model {
     }
 }
 
+/// The texts of the start and end tokens, for templates.
+fn marks(vocab: &Vocab) -> [String; 2] {
+    [vocab.bos(), vocab.eos()]
+        .map(|id| id.map_or(String::new(), |id| String::from_utf8_lossy(vocab.token_text(id)).into_owned()))
+}
+
 /// Text and ids of an answer as they come.
 struct Collected {
     stream: TextStream,
@@ -204,7 +207,7 @@ struct Collected {
 impl Collected {
     fn push(&mut self, vocab: &Vocab, id: u32, on: &mut dyn FnMut(&str) -> ControlFlow<()>) -> ControlFlow<()> {
         self.ids.push(id);
-        let delta = self.stream.push(&vocab.piece(id, false));
+        let delta = self.stream.push(vocab.piece(id, false));
         self.emit(&delta, on)?;
         if self.stream.stopped().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }

@@ -1,0 +1,329 @@
+//! What can be said on the command line. Every flag also as `FIRTH_<FLAG>`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Runs language models from GGUF files.
+#[derive(Parser)]
+#[command(name = "firth", version, about)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// One answer, streamed; without MODEL the small bundled model
+    Run(Run),
+    /// Prefill and decode rates, and the share of this machine's ceilings
+    Bench(Bench),
+    /// f32 logits [n][vocab] of given ids, little-endian
+    Logits(Logits),
+    /// Runs the cut law on this machine and this model
+    Check(Check),
+    /// Perplexity of a text
+    Perplexity(Perplexity),
+    /// Token ids of a text
+    Tokenize(Tokenize),
+    /// Text of token ids (a JSON array, or numbers, on stdin)
+    Detokenize(Detokenize),
+    /// Metadata, tensors, and whether firth runs the file
+    Inspect(Inspect),
+    /// Devices, or with --plan what would lie where
+    Devices(Devices),
+}
+
+/// Type of keys and values.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[allow(missing_docs)]
+pub enum Kv {
+    F16,
+    F32,
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+/// What all commands on a model share.
+#[derive(Args, Clone)]
+pub struct Common {
+    /// Where to run: cpu
+    #[arg(long, env = "FIRTH_DEVICE", default_value = "cpu")]
+    pub device: String,
+    /// Threads; by default the smallest of affinity, cgroup quota and physical cores
+    #[arg(short, long, env = "FIRTH_THREADS")]
+    pub threads: Option<usize>,
+    /// Type of keys and values
+    #[arg(long, env = "FIRTH_KV", value_enum, default_value = "f16")]
+    pub kv: Kv,
+    /// Tokens of a sequence; the model's own by default
+    #[arg(long, env = "FIRTH_CTX")]
+    pub ctx: Option<usize>,
+    /// Rows of a step at most
+    #[arg(long, env = "FIRTH_BATCH", default_value_t = 512)]
+    pub batch: usize,
+    /// Memory that everything may take: bytes, or with K, M, G
+    #[arg(long, env = "FIRTH_MAX_MEMORY", value_parser = bytes)]
+    pub max_memory: Option<u64>,
+    /// Memory of cached prefixes; a quarter of what is free, at most 8G, by default
+    #[arg(long, env = "FIRTH_CACHE_MEMORY", value_parser = bytes)]
+    pub cache_memory: Option<u64>,
+    /// Sets a metadata key: KEY=TYPE:VALUE with TYPE int, float, bool or str
+    #[arg(long, env = "FIRTH_OVERRIDE_KV")]
+    pub override_kv: Vec<String>,
+    /// Say more: error, warn, info, debug or trace
+    #[arg(long, env = "FIRTH_LOG", default_value = "warn")]
+    pub log: String,
+}
+
+/// Sampling.
+#[derive(Args, Clone)]
+pub struct Sampling {
+    /// Temperature, 0 for the likeliest token
+    #[arg(long, env = "FIRTH_TEMP")]
+    pub temp: Option<f32>,
+    /// Candidates kept, 0 for all
+    #[arg(long, env = "FIRTH_TOP_K")]
+    pub top_k: Option<u32>,
+    /// Probability mass kept
+    #[arg(long, env = "FIRTH_TOP_P")]
+    pub top_p: Option<f32>,
+    /// Least probability kept, as a share of the best
+    #[arg(long, env = "FIRTH_MIN_P")]
+    pub min_p: Option<f32>,
+    /// Seed; random by default
+    #[arg(long, env = "FIRTH_SEED")]
+    pub seed: Option<u64>,
+    /// Factor against repetition, 1 for none
+    #[arg(long, env = "FIRTH_REPEAT_PENALTY")]
+    pub repeat_penalty: Option<f32>,
+    /// Penalty for each occurrence
+    #[arg(long, env = "FIRTH_FREQUENCY_PENALTY")]
+    pub frequency_penalty: Option<f32>,
+    /// Penalty for any occurrence
+    #[arg(long, env = "FIRTH_PRESENCE_PENALTY")]
+    pub presence_penalty: Option<f32>,
+    /// Text that ends the answer; may be given again
+    #[arg(long, env = "FIRTH_STOP")]
+    pub stop: Vec<String>,
+    /// Go on past end tokens
+    #[arg(long, env = "FIRTH_IGNORE_EOS")]
+    pub ignore_eos: bool,
+}
+
+/// How drafts are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum Spec {
+    None,
+    Auto,
+    Mtp,
+    Ngram,
+    Draft,
+}
+
+/// `firth run`.
+#[derive(Args)]
+pub struct Run {
+    /// MODEL PROMPT, or PROMPT alone for the bundled model
+    #[arg(num_args = 0..=2, value_name = "[MODEL] [PROMPT]")]
+    pub words: Vec<String>,
+    /// Reads the prompt from a file
+    #[arg(short, long)]
+    pub file: Option<PathBuf>,
+    /// Tokens at most
+    #[arg(short = 'n', long = "n", env = "FIRTH_N")]
+    pub n: Option<usize>,
+    /// The prompt as it is, without a chat template
+    #[arg(long, env = "FIRTH_RAW")]
+    pub raw: bool,
+    /// Another chat template
+    #[arg(long, env = "FIRTH_CHAT_TEMPLATE")]
+    pub chat_template: Option<PathBuf>,
+    /// How drafts are made; this build makes none
+    #[arg(long, env = "FIRTH_SPEC", value_enum, default_value = "auto")]
+    pub spec: Spec,
+    /// One JSON object at the end in place of the text
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub sampling: Sampling,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub common: Common,
+}
+
+/// `firth bench`.
+#[derive(Args)]
+pub struct Bench {
+    /// The model; the bundled one by default
+    pub model: Option<String>,
+    /// Prompt tokens
+    #[arg(short = 'p', default_value_t = 512)]
+    pub prompt: usize,
+    /// Generated tokens
+    #[arg(short = 'n', default_value_t = 128)]
+    pub n: usize,
+    /// Repetitions
+    #[arg(short = 'r', default_value_t = 5)]
+    pub repeat: usize,
+    /// Time per op
+    #[arg(long)]
+    pub profile: bool,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub common: Common,
+}
+
+/// `firth logits`.
+#[derive(Args)]
+pub struct Logits {
+    /// The model
+    pub model: String,
+    /// A JSON array of ids
+    #[arg(long)]
+    pub tokens: PathBuf,
+    /// Where the logits go
+    #[arg(long)]
+    pub out: PathBuf,
+    /// Step sizes, the last repeats
+    #[arg(long, value_delimiter = ',')]
+    pub cuts: Vec<usize>,
+    /// Other sequences that decode in the same steps
+    #[arg(long, default_value_t = 0)]
+    pub mates: usize,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub common: Common,
+}
+
+/// `firth check`.
+#[derive(Args)]
+pub struct Check {
+    /// The model; the bundled one by default
+    pub model: Option<String>,
+    /// Tokens of the sequence
+    #[arg(short = 'n', default_value_t = 96)]
+    pub n: usize,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub common: Common,
+}
+
+/// `firth perplexity`.
+#[derive(Args)]
+pub struct Perplexity {
+    /// The model
+    pub model: String,
+    /// The text
+    #[arg(short, long)]
+    pub file: PathBuf,
+    /// Tokens of a chunk
+    #[arg(short = 'c', long = "chunk", default_value_t = 512)]
+    pub c: usize,
+    /// Chunks at most
+    #[arg(long)]
+    pub chunks: Option<usize>,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub common: Common,
+}
+
+/// `firth tokenize`.
+#[derive(Args)]
+pub struct Tokenize {
+    /// The model
+    pub model: String,
+    /// The text; stdin by default
+    pub text: Option<String>,
+    /// Adds the model's own start and end
+    #[arg(long)]
+    pub bos: bool,
+    /// Reads control tokens in the text
+    #[arg(long)]
+    pub special: bool,
+    /// Prints a JSON array
+    #[arg(long)]
+    pub ids: bool,
+    /// Sets a metadata key: KEY=TYPE:VALUE
+    #[arg(long)]
+    pub override_kv: Vec<String>,
+}
+
+/// `firth detokenize`.
+#[derive(Args)]
+pub struct Detokenize {
+    /// The model
+    pub model: String,
+    /// Prints control tokens too
+    #[arg(long)]
+    pub special: bool,
+}
+
+/// `firth inspect`.
+#[derive(Args)]
+pub struct Inspect {
+    /// The model
+    pub model: String,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `firth devices`.
+#[derive(Args)]
+pub struct Devices {
+    /// Plans this model
+    #[arg(long, value_name = "MODEL")]
+    pub plan: Option<String>,
+    /// Longest draft to plan for; this build makes none
+    #[arg(long)]
+    pub spec_max: Option<usize>,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub common: Common,
+}
+
+/// Bytes, with K, M or G for powers of 1024.
+fn bytes(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.trim_end_matches(['B', 'b']).char_indices().last() {
+        Some((i, 'K' | 'k')) => (&text[..i], 10),
+        Some((i, 'M' | 'm')) => (&text[..i], 20),
+        Some((i, 'G' | 'g')) => (&text[..i], 30),
+        _ => (text, 0),
+    };
+    let n: u64 = digits.trim().parse().map_err(|_| format!("`{text}` is no size; say 512M or 8G"))?;
+    n.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is too large"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(bytes("512"), Ok(512));
+        assert_eq!(bytes("2K"), Ok(2048));
+        assert_eq!(bytes("3GB"), Ok(3 << 30));
+        assert!(bytes("x").is_err());
+        assert!(bytes("99999999999G").is_err());
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,156 @@
+//! `firth bench`: prefill and decode rates with spread, as shares of ceilings measured in the same run.
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use firth_cpu::{int8_ceiling, read_ceiling};
+use firth_engine::{Engine, Feed, Want};
+use serde_json::json;
+
+use crate::args::Bench;
+use crate::devices::{cpu, engine_options};
+use crate::progress::go_on;
+
+/// A set of measured rates.
+struct Rates(Vec<f64>);
+
+impl Rates {
+    fn sorted(&self) -> Vec<f64> {
+        let mut v = self.0.clone();
+        v.sort_by(f64::total_cmp);
+        v
+    }
+
+    fn median(&self) -> f64 {
+        let v = self.sorted();
+        v.get(v.len() / 2).copied().unwrap_or(0.0)
+    }
+
+    fn spread(&self) -> (f64, f64) {
+        let v = self.sorted();
+        (v.first().copied().unwrap_or(0.0), v.last().copied().unwrap_or(0.0))
+    }
+}
+
+/// Runs the command.
+pub fn bench(a: Bench) -> Result<()> {
+    if a.repeat == 0 || a.prompt + a.n == 0 {
+        bail!("nothing to measure: -r is {}, -p {}, -n {}", a.repeat, a.prompt, a.n);
+    }
+    let file = super::open(a.model.as_deref(), &a.common.override_kv)?;
+    let mut options = engine_options(&a.common);
+    options.ctx = Some(options.ctx.unwrap_or(a.prompt + a.n + 8).max(a.prompt + a.n + 8));
+    options.cache_bytes = 0;
+    let bytes_per_token = bytes_per_token(&file);
+    let mut model = super::load(file, &a.common, &options)?;
+    let engine = model.engine();
+    let gauge = cpu(&a.common)?;
+    let read = read_ceiling(gauge.pool());
+    let int8 = int8_ceiling(gauge.pool(), gauge.level());
+    let (mut prefill, mut decode) = (Rates(Vec::new()), Rates(Vec::new()));
+    let mut measured = || one(engine, &a, &mut prefill, &mut decode);
+    measured()?;
+    let warm_up = 1;
+    for _ in 0..a.repeat {
+        if go_on().is_break() {
+            bail!("interrupted");
+        }
+        measured()?;
+    }
+    prefill.0.drain(..warm_up.min(prefill.0.len()));
+    decode.0.drain(..warm_up.min(decode.0.len()));
+    let ops_per_token = 2.0 * matmul_weights(engine) as f64;
+    let profile = if a.profile { profile(engine, &a)? } else { Vec::new() };
+    let report = json!({
+        "level": gauge.level().to_string(),
+        "threads": gauge.pool().threads(),
+        "read_bytes_per_second": read,
+        "int8_ops_per_second": int8,
+        "prompt": a.prompt,
+        "prefill_per_second": prefill.median(),
+        "prefill_spread": prefill.spread(),
+        "prefill_share_of_int8": prefill.median() * ops_per_token / int8,
+        "n": a.n,
+        "decode_per_second": decode.median(),
+        "decode_spread": decode.spread(),
+        "decode_share_of_read": decode.median() * bytes_per_token as f64 / read,
+        "bytes_per_token": bytes_per_token,
+        "load": {"weights": engine.report().weight_bytes, "scratch": engine.report().scratch_bytes, "seconds": engine.report().seconds},
+        "profile": profile.iter().map(|(n, s, c)| json!({"op": n, "seconds": s, "calls": c})).collect::<Vec<_>>(),
+    });
+    if a.json {
+        return super::print_json(&report);
+    }
+    println!("{}, {} threads; read {:.1} GB/s, int8 {:.2} TOP/s (measured in this run)", gauge.level(), gauge.pool().threads(), read / 1e9, int8 / 1e12);
+    let line = |name: &str, r: &Rates, share: f64, of: &str| {
+        let (min, max) = r.spread();
+        println!("{name}: {:.1} tokens/s (median of {}, {min:.1} to {max:.1}), {:.0}% of {of}", r.median(), r.0.len(), share * 100.0);
+    };
+    line(&format!("prefill {}", a.prompt), &prefill, prefill.median() * ops_per_token / int8, "the int8 peak");
+    line(&format!("decode {}", a.n), &decode, decode.median() * bytes_per_token as f64 / read, "the read ceiling");
+    let total: f64 = profile.iter().map(|p| p.1).sum();
+    for (name, seconds, calls) in profile {
+        println!("  {name:<18} {:>6.1}%  {:>9.3} ms  {calls} calls", seconds / total * 100.0, seconds * 1e3);
+    }
+    Ok(())
+}
+
+/// Tensors of the file that one decoded token reads: all matrices, of experts those that are used.
+fn bytes_per_token(file: &firth::Gguf) -> u64 {
+    let m = file.metadata();
+    let arch = m.str("general.architecture").ok().flatten().unwrap_or_default();
+    let key = |k: &str| m.u32(&format!("{arch}.{k}")).ok().flatten().unwrap_or(0) as u64;
+    let (experts, used) = (key("expert_count").max(1), key("expert_used_count").max(1));
+    let tied = file.tensor("output.weight").is_none();
+    (file.tensors().iter())
+        .filter(|t| tied || t.name != "token_embd.weight")
+        .map(|t| if t.name.contains("_exps") { t.len / experts * used.min(experts) } else { t.len })
+        .sum()
+}
+
+/// Weights that a token of a prompt is multiplied with; the head is needed for the last row alone.
+fn matmul_weights(engine: &Engine) -> u64 {
+    engine.layer_weights()
+}
+
+fn one(engine: &mut Engine, a: &Bench, prefill: &mut Rates, decode: &mut Rates) -> Result<()> {
+    let seq = engine.open(0)?;
+    let vocab = engine.info().n_vocab as u32;
+    let id = |i: usize| (i as u32).wrapping_mul(2_654_435_761) % vocab;
+    let result = (|| -> Result<()> {
+        if a.prompt > 0 {
+            let ids: Vec<u32> = (0..a.prompt).map(id).collect();
+            let start = Instant::now();
+            feed(engine, seq, &ids)?;
+            prefill.0.push(a.prompt as f64 / start.elapsed().as_secs_f64());
+        }
+        if a.n > 0 {
+            let start = Instant::now();
+            for i in 0..a.n {
+                feed(engine, seq, &[id(i + 7)])?;
+            }
+            decode.0.push(a.n as f64 / start.elapsed().as_secs_f64());
+        }
+        Ok(())
+    })();
+    engine.close(seq);
+    result
+}
+
+fn feed(engine: &mut Engine, seq: firth_engine::Seq, ids: &[u32]) -> Result<()> {
+    let most = engine.bounds().t;
+    for (i, part) in ids.chunks(most).enumerate() {
+        let last = (i + 1) * most >= ids.len();
+        let want = if last { Want::Last } else { Want::None };
+        engine.step(&[Feed { seq, ids: part, embeds: None, want, sampler: None }])?;
+    }
+    Ok(())
+}
+
+fn profile(engine: &mut Engine, a: &Bench) -> Result<Vec<(String, f64, u64)>> {
+    engine.profile(true);
+    one(engine, a, &mut Rates(Vec::new()), &mut Rates(Vec::new()))?;
+    let mut p = engine.profile(false);
+    p.sort_by(|x, y| y.1.total_cmp(&x.1));
+    Ok(p)
+}

@@ -1,0 +1,80 @@
+//! `firth devices`: devices, or the plan of a model.
+
+use anyhow::Result;
+use firth_engine::{PlanSummary, plan_only};
+use serde_json::json;
+
+use crate::args::Devices;
+use crate::devices::{engine_options, open};
+
+/// Runs the command.
+pub fn devices(a: Devices) -> Result<()> {
+    let devices = open(&a.common)?;
+    let Some(model) = &a.plan else {
+        let list: Vec<_> = devices.iter().map(|d| d.info()).collect();
+        if a.json {
+            let one = |d: &&firth_graph::DeviceInfo| json!({"name": d.name, "description": d.description});
+            return super::print_json(&json!({"devices": list.iter().map(one).collect::<Vec<_>>()}));
+        }
+        list.iter().for_each(|d| println!("{:<8} {}", d.name, d.description));
+        return Ok(());
+    };
+    let file = super::open(Some(model), &a.common.override_kv)?;
+    let summary = plan_only(&file, &devices, &engine_options(&a.common))?;
+    let names: Vec<String> = devices.iter().map(|d| d.info().name.clone()).collect();
+    match a.json {
+        true => super::print_json(&to_json(&summary, &names)),
+        false => {
+            print(&summary, &names);
+            Ok(())
+        }
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+fn page_bytes(s: &PlanSummary) -> u64 {
+    s.states.iter().map(|(_, bytes, n)| (bytes * n) as u64).sum()
+}
+
+fn print(s: &PlanSummary, names: &[String]) {
+    println!("{}: {} layers, width {}, vocabulary {}", s.info.arch, s.info.n_layers, s.info.width, s.info.n_vocab);
+    println!("largest step: {} rows, {} logits rows, {} sequences of {} tokens", s.plan.bounds.t, s.plan.bounds.o, s.plan.bounds.s, s.ctx);
+    for segment in &s.plan.segments {
+        let (name, n) = (&names[segment.device], segment.ops.len());
+        println!("segment on {name}: {n} ops, activations {}", mib(segment.arena_bytes as u64));
+    }
+    for (name, bytes) in names.iter().zip(&s.weight_bytes) {
+        println!("weights on {name}: {}", mib(*bytes));
+    }
+    println!("step inputs and outputs: {}", mib(s.plan.host.iter().map(|h| h.bytes as u64).sum()));
+    println!("keys and values, all pages in use: {} (taken as used)", mib(page_bytes(s)));
+    println!("transfers inside a step: {}", s.plan.transfers().count());
+    for t in s.plan.transfers() {
+        println!("  {:?}: {}", t.of, mib(t.bytes as u64));
+    }
+    for (name, n) in &s.fusions.fired {
+        println!("fused {name}: {n}");
+    }
+    println!("copies of views: {}", s.plan.copies.len());
+}
+
+fn to_json(s: &PlanSummary, names: &[String]) -> serde_json::Value {
+    let segment = |g: &firth_graph::Segment| {
+        json!({"device": names[g.device], "ops": g.ops.len(), "activation_bytes": g.arena_bytes})
+    };
+    json!({
+        "arch": s.info.arch,
+        "ctx": s.ctx,
+        "bounds": {"rows": s.plan.bounds.t, "outputs": s.plan.bounds.o, "sequences": s.plan.bounds.s},
+        "segments": s.plan.segments.iter().map(segment).collect::<Vec<_>>(),
+        "weight_bytes": s.weight_bytes,
+        "host_bytes": s.plan.host.iter().map(|h| h.bytes).sum::<usize>(),
+        "page_bytes": page_bytes(s),
+        "transfers": s.plan.transfers().count(),
+        "fusions": s.fusions.fired.iter().map(|(n, k)| json!({"op": n, "fired": k})).collect::<Vec<_>>(),
+        "copies": s.plan.copies.len(),
+    })
+}

@@ -1,0 +1,109 @@
+//! `firth inspect`: what is in a file, and whether firth runs it.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use firth::Gguf;
+use firth_gguf::{Array, Value};
+use serde_json::{Map, json};
+
+use crate::args::Inspect;
+
+/// Entries of an array that are shown.
+const SHOWN: usize = 6;
+
+/// Runs the command.
+pub fn inspect(a: Inspect) -> Result<()> {
+    let file = super::open(Some(&a.model), &[])?;
+    let verdict = match firth_models::load(&file) {
+        Ok(model) => Ok(model.info()),
+        Err(e) => Err(e.to_string()),
+    };
+    if a.json {
+        return super::print_json(&to_json(&file, &verdict));
+    }
+    println!("{} bytes, {} shards, {} tensors", file.file_bytes(), file.n_shards(), file.tensors().len());
+    for (key, value) in file.metadata().iter() {
+        println!("  {key} = {}", show(value));
+    }
+    for (dtype, (n, bytes)) in types(&file) {
+        println!("  {n} tensors of {dtype}, {bytes} bytes");
+    }
+    match verdict {
+        Ok(info) => println!("firth runs it: {} with {} layers", info.arch, info.n_layers),
+        Err(e) => println!("firth does not run it: {e}"),
+    }
+    Ok(())
+}
+
+fn types(file: &Gguf) -> BTreeMap<&'static str, (usize, u64)> {
+    let mut out = BTreeMap::new();
+    for t in file.tensors() {
+        let e: &mut (usize, u64) = out.entry(t.dtype.name()).or_default();
+        e.0 += 1;
+        e.1 += t.len;
+    }
+    out
+}
+
+fn to_json(file: &Gguf, verdict: &Result<firth_models::ModelInfo, String>) -> serde_json::Value {
+    let metadata: Map<String, serde_json::Value> =
+        file.metadata().iter().map(|(k, v)| (k.to_string(), json!(show(v)))).collect();
+    let tensor = |t: &firth_gguf::TensorInfo| {
+        json!({"name": t.name, "shape": t.shape, "type": t.dtype.name(), "bytes": t.len, "shard": t.shard})
+    };
+    json!({
+        "bytes": file.file_bytes(),
+        "shards": file.n_shards(),
+        "metadata": metadata,
+        "tensors": file.tensors().iter().map(tensor).collect::<Vec<_>>(),
+        "runs": verdict.is_ok(),
+        "reason": verdict.as_ref().err(),
+    })
+}
+
+fn show(v: &Value) -> String {
+    match v {
+        Value::Str(s) if s.chars().count() > 80 => {
+            format!("{:?}… ({} characters)", s.chars().take(80).collect::<String>(), s.chars().count())
+        }
+        Value::Str(s) => format!("{s:?}"),
+        Value::Array(a) => show_array(a),
+        Value::U8(x) => x.to_string(),
+        Value::I8(x) => x.to_string(),
+        Value::U16(x) => x.to_string(),
+        Value::I16(x) => x.to_string(),
+        Value::U32(x) => x.to_string(),
+        Value::I32(x) => x.to_string(),
+        Value::U64(x) => x.to_string(),
+        Value::I64(x) => x.to_string(),
+        Value::F32(x) => x.to_string(),
+        Value::F64(x) => x.to_string(),
+        Value::Bool(x) => x.to_string(),
+    }
+}
+
+fn show_array(a: &Array) -> String {
+    fn first<T: std::fmt::Debug>(v: &[T]) -> String {
+        v.iter().take(SHOWN).map(|x| format!("{x:?}")).collect::<Vec<_>>().join(", ")
+    }
+    let items = match a {
+        Array::U8(v) => first(v),
+        Array::I8(v) => first(v),
+        Array::U16(v) => first(v),
+        Array::I16(v) => first(v),
+        Array::U32(v) => first(v),
+        Array::I32(v) => first(v),
+        Array::U64(v) => first(v),
+        Array::I64(v) => first(v),
+        Array::F32(v) => first(v),
+        Array::F64(v) => first(v),
+        Array::Bool(v) => first(v),
+        Array::Str(v) => {
+            let texts: Vec<_> = v.iter().take(SHOWN).map(String::from_utf8_lossy).collect();
+            first(&texts)
+        }
+    };
+    let more = if a.len() > SHOWN { ", …" } else { "" };
+    format!("[{items}{more}] ({} of {})", a.len(), a.type_name())
+}

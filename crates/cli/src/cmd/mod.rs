@@ -1,0 +1,80 @@
+//! The commands, one file each.
+
+mod bench;
+mod check;
+mod devices;
+mod inspect;
+mod logits;
+mod perplexity;
+mod run;
+mod tokenize;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Result;
+use firth::{EngineOptions, Gguf, Model};
+
+use crate::args::{Cli, Command, Common};
+use crate::progress::{self, Progress};
+
+/// Runs a command.
+pub fn run(cli: Cli) -> Result<()> {
+    progress::watch_interrupts();
+    match cli.command {
+        Command::Run(a) => run::run(a),
+        Command::Bench(a) => bench::bench(a),
+        Command::Logits(a) => logits::logits(a),
+        Command::Check(a) => check::check(a),
+        Command::Perplexity(a) => perplexity::perplexity(a),
+        Command::Tokenize(a) => tokenize::tokenize(a),
+        Command::Detokenize(a) => tokenize::detokenize(a),
+        Command::Inspect(a) => inspect::inspect(a),
+        Command::Devices(a) => devices::devices(a),
+    }
+}
+
+/// The file of a model, or the bundled one.
+fn open(model: Option<&str>, overrides: &[String]) -> Result<Arc<Gguf>> {
+    match model {
+        Some(path) => Ok(firth::open(Path::new(path), overrides)?),
+        None => Ok(firth::bundled()?),
+    }
+}
+
+/// Loads a model with a progress bar.
+fn load(file: Arc<Gguf>, c: &Common, options: &EngineOptions) -> Result<Model> {
+    start_log(&c.log);
+    warn_about_context(&file, options);
+    let bar = Progress::new(file.file_bytes());
+    let model = Model::load(file, crate::devices::open(c)?, options, &mut |bytes| bar.add(bytes));
+    bar.end();
+    let model = model?;
+    for w in model.vocab().warnings() {
+        eprintln!("firth: warning: {w}");
+    }
+    Ok(model)
+}
+
+fn start_log(level: &str) {
+    let filter = tracing_subscriber::EnvFilter::new(level);
+    // A second start in one process finds the first in place, which is what is wanted.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
+fn warn_about_context(file: &Gguf, options: &EngineOptions) {
+    let m = file.metadata();
+    let arch = m.str("general.architecture").ok().flatten().unwrap_or_default();
+    let own = m.u32(&format!("{arch}.context_length")).ok().flatten();
+    if let (Some(ctx), Some(own)) = (options.ctx, own)
+        && ctx > own as usize
+    {
+        eprintln!("firth: warning: --ctx {ctx} is beyond the model's context of {own}; expect worse text");
+    }
+}
+
+/// Prints one JSON object.
+fn print_json(v: &serde_json::Value) -> Result<()> {
+    println!("{}", serde_json::to_string_pretty(v)?);
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! `firth run`: one answer, streamed.
+
+use std::io::{IsTerminal, Read, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use firth::{Answer, ChatOptions, GenerateOptions, Message, Model, Params};
+use serde_json::json;
+
+use crate::args::{Run, Sampling, Spec};
+use crate::devices::engine_options;
+use crate::progress::go_on;
+
+/// Runs the command.
+pub fn run(a: Run) -> Result<()> {
+    if matches!(a.spec, Spec::Mtp | Spec::Ngram | Spec::Draft) {
+        bail!("--spec {:?} is not in this build; it drafts nothing", a.spec);
+    }
+    let (model, prompt) = words(&a)?;
+    let file = super::open(model.as_deref(), &a.common.override_kv)?;
+    let mut model = super::load(file, &a.common, &engine_options(&a.common))?;
+    if let Some(path) = &a.chat_template {
+        let source = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        model.set_template(&source)?;
+    }
+    let prompt = prompt_of(&model, &a, &prompt)?;
+    let prompt_ids = prompt.ids.clone();
+    let options = GenerateOptions {
+        params: Some(params(&model, &a.sampling)?),
+        max_tokens: a.n,
+        stop: a.sampling.stop.clone(),
+        ignore_eos: a.sampling.ignore_eos,
+    };
+    let mut out = std::io::stdout().lock();
+    let answer = model.generate(prompt, &options, &mut |text| {
+        if !a.json {
+            // A reader that has gone away ends the answer.
+            if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+                return std::ops::ControlFlow::Break(());
+            }
+        }
+        go_on()
+    })?;
+    match a.json {
+        true => super::print_json(&to_json(&answer, &prompt_ids)),
+        false => Ok(writeln!(out)?),
+    }
+}
+
+/// MODEL and PROMPT from the words: two are both; one is a model when it names a file, else a prompt.
+fn words(a: &Run) -> Result<(Option<String>, String)> {
+    let from_file = match &a.file {
+        Some(path) => {
+            Some(std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?)
+        }
+        None => None,
+    };
+    match (&a.words[..], from_file) {
+        ([model, prompt], None) => Ok((Some(model.clone()), prompt.clone())),
+        ([_, _], Some(_)) => bail!("a prompt on the command line and one by -f; give one of them"),
+        ([word], Some(text)) => Ok((Some(word.clone()), text)),
+        ([word], None) if is_model(word) => Ok((Some(word.clone()), stdin()?)),
+        ([word], None) => Ok((None, word.clone())),
+        ([], Some(text)) => Ok((None, text)),
+        ([], None) => Ok((None, stdin()?)),
+        _ => bail!("expected [MODEL] [PROMPT]"),
+    }
+}
+
+fn is_model(word: &str) -> bool {
+    Path::new(word).is_file() || word.ends_with(".gguf")
+}
+
+fn stdin() -> Result<String> {
+    if std::io::stdin().is_terminal() {
+        bail!("no prompt; give one as an argument, with -f FILE, or on stdin");
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).context("reading the prompt from stdin")?;
+    Ok(text)
+}
+
+fn prompt_of(model: &Model, a: &Run, text: &str) -> Result<firth::Prompt> {
+    if a.raw {
+        return Ok(model.raw_prompt(text)?);
+    }
+    if !model.has_template() {
+        eprintln!("firth: the model has no chat template; the prompt is used as it is");
+        return Ok(model.raw_prompt(text)?);
+    }
+    Ok(model.chat_prompt(&[Message::user(text)], &ChatOptions::default())?)
+}
+
+fn params(model: &Model, s: &Sampling) -> Result<Params> {
+    let mut p = model.default_params()?;
+    p.temperature = s.temp.unwrap_or(p.temperature);
+    p.top_k = s.top_k.unwrap_or(p.top_k);
+    p.top_p = s.top_p.unwrap_or(p.top_p);
+    p.min_p = s.min_p.unwrap_or(p.min_p);
+    p.repeat_penalty = s.repeat_penalty.unwrap_or(p.repeat_penalty);
+    p.frequency_penalty = s.frequency_penalty.unwrap_or(p.frequency_penalty);
+    p.presence_penalty = s.presence_penalty.unwrap_or(p.presence_penalty);
+    p.seed = s.seed.unwrap_or_else(random_seed);
+    Ok(p)
+}
+
+/// A seed from the system's own source of randomness for hash maps.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+fn to_json(a: &Answer, prompt_ids: &[u32]) -> serde_json::Value {
+    let t = &a.finished.timings;
+    let rate = |n: usize, seconds: f64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
+    json!({
+        "text": a.text,
+        "prompt_ids": prompt_ids,
+        "ids": a.ids,
+        "stop": a.finished.stop.as_str(),
+        "timings": {
+            "prompt_n": t.prompt_n,
+            "prompt_per_second": rate(t.prompt_n, t.prompt_seconds),
+            "predicted_n": t.predicted_n,
+            // The first token comes with the prompt; the time counts from it.
+            "predicted_per_second": rate(t.predicted_n.saturating_sub(1), t.predicted_seconds),
+            "draft_n": 0,
+            "draft_n_accepted": 0,
+            "cached_n": t.cached_n,
+        },
+    })
+}

@@ -1,0 +1,72 @@
+//! Devices by name, and the settings that need the machine.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use firth::{Device, Dtype, EngineOptions};
+use firth_cpu::{CpuDevice, CpuOptions};
+
+use crate::args::{Common, Kv};
+
+/// The devices that `--device` names.
+pub fn open(c: &Common) -> Result<Vec<Arc<dyn Device>>> {
+    match c.device.as_str() {
+        "cpu" => Ok(vec![Arc::new(cpu(c)?)]),
+        other => bail!("device `{other}` is not in this build; this build has: cpu"),
+    }
+}
+
+/// The CPU.
+pub fn cpu(c: &Common) -> Result<CpuDevice> {
+    let threads = c.threads.unwrap_or_else(default_threads);
+    if threads == 0 || threads > 1024 {
+        bail!("--threads is {threads}, expected 1 to 1024");
+    }
+    let mut options = CpuOptions::new(threads).context("instruction set")?;
+    options.max_bytes = c.max_memory;
+    Ok(CpuDevice::new(options))
+}
+
+/// Settings of the engine.
+pub fn engine_options(c: &Common) -> EngineOptions {
+    EngineOptions {
+        ctx: c.ctx,
+        batch: c.batch,
+        kv: match c.kv {
+            Kv::F16 => Dtype::F16,
+            Kv::F32 => Dtype::F32,
+            Kv::Q8_0 => Dtype::Q8_0,
+        },
+        cache_bytes: c.cache_memory.unwrap_or_else(|| (free_memory() / 4).min(8 << 30)),
+        max_bytes: c.max_memory,
+        ..EngineOptions::default()
+    }
+}
+
+/// The smallest of affinity, cgroup quota and physical cores.
+pub fn default_threads() -> usize {
+    // The library's count already heeds affinity and cgroup quota.
+    let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
+    allowed.min(physical_cores().unwrap_or(allowed)).max(1)
+}
+
+/// Cores by the kernel's topology; `None` where it does not say.
+fn physical_cores() -> Option<usize> {
+    let mut cores = std::collections::BTreeSet::new();
+    for entry in std::fs::read_dir("/sys/devices/system/cpu").ok()?.flatten() {
+        let topology = entry.path().join("topology");
+        let read = |name: &str| std::fs::read_to_string(topology.join(name)).ok();
+        if let (Some(package), Some(core)) = (read("physical_package_id"), read("core_id")) {
+            cores.insert((package, core));
+        }
+    }
+    (!cores.is_empty()).then_some(cores.len())
+}
+
+/// Bytes of memory that the system could give.
+pub fn free_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find(|l| l.starts_with("MemAvailable:"));
+    let kib = line.and_then(|l| l.split_whitespace().nth(1)).and_then(|n| n.parse::<u64>().ok());
+    kib.map_or(4 << 30, |k| k << 10)
+}

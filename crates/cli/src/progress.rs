@@ -1,0 +1,56 @@
+//! A progress bar on load, where someone watches.
+
+use std::io::IsTerminal;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Set by Ctrl-C.
+pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Makes Ctrl-C end the work at hand; a second one ends the program.
+pub fn watch_interrupts() {
+    let on_signal = || {
+        if INTERRUPTED.swap(true, Ordering::SeqCst) {
+            std::process::exit(130);
+        }
+    };
+    // Where no handler can be set, Ctrl-C ends the program at once, as ever.
+    let _ = ctrlc::set_handler(on_signal);
+}
+
+/// Whether to go on.
+pub fn go_on() -> ControlFlow<()> {
+    match INTERRUPTED.load(Ordering::SeqCst) {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    }
+}
+
+/// A bar over `total` bytes on stderr; silent where stderr is no terminal.
+pub struct Progress(ProgressBar);
+
+impl Progress {
+    /// A bar over `total` bytes.
+    pub fn new(total: u64) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Progress(ProgressBar::hidden());
+        }
+        let style = ProgressStyle::with_template("loading [{bar:40}] {bytes}/{total_bytes}");
+        let bar = ProgressBar::new(total);
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Progress(bar)
+    }
+
+    /// Bytes more were read.
+    pub fn add(&self, bytes: u64) -> ControlFlow<()> {
+        self.0.inc(bytes);
+        go_on()
+    }
+
+    /// The load is over.
+    pub fn end(self) {
+        self.0.finish_and_clear();
+    }
+}

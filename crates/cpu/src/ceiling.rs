@@ -1,0 +1,93 @@
+//! The machine's ceilings, measured: bytes read a second, and 8-bit operations a second.
+
+use std::time::Instant;
+
+use firth_simd::{Level, Simd, dispatch};
+
+use crate::memory::Region;
+use crate::pool::Pool;
+
+/// Bytes of the read test: beyond any cache.
+const READ_BYTES: usize = 512 << 20;
+
+/// Bytes per second that all threads read together from memory; the best of a few runs.
+pub fn read_ceiling(pool: &Pool) -> f64 {
+    let Some(region) = Region::new(READ_BYTES) else { return 0.0 };
+    let chunk = 1 << 20;
+    let n = READ_BYTES / chunk;
+    pool.run(n, &|i, _| {
+        // SAFETY: chunks are disjoint parts of the region.
+        let part = unsafe { std::slice::from_raw_parts_mut(region.ptr().add(i * chunk), chunk) };
+        part.fill(1);
+    });
+    let level = Level::detect();
+    let mut best = 0.0f64;
+    for _ in 0..4 {
+        let start = Instant::now();
+        pool.run(n, &|i, _| {
+            let part = &region.as_slice()[i * chunk..(i + 1) * chunk];
+            std::hint::black_box(dispatch(level, Read(part)));
+        });
+        best = best.max(READ_BYTES as f64 / start.elapsed().as_secs_f64());
+    }
+    best
+}
+
+struct Read<'a>(&'a [u8]);
+
+impl firth_simd::Kernel for Read<'_> {
+    type Out = i32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> i32 {
+        let mut acc = [s.splat_i(0); 4];
+        for line in self.0.as_chunks::<256>().0 {
+            for (a, part) in acc.iter_mut().zip(line.as_chunks::<64>().0) {
+                *a = s.xor(*a, s.load_bytes(part));
+            }
+        }
+        let all = s.xor(s.xor(acc[0], acc[1]), s.xor(acc[2], acc[3]));
+        s.to_array_i(all)[0]
+    }
+}
+
+/// 8-bit operations (two a multiply-add) per second that all threads do together, at the device's level.
+pub fn int8_ceiling(pool: &Pool, level: Level) -> f64 {
+    const ROUNDS: usize = 200_000;
+    let mut best = 0.0f64;
+    for _ in 0..3 {
+        let start = Instant::now();
+        pool.run(pool.threads(), &|i, _| {
+            std::hint::black_box(dispatch(level, Dots { rounds: ROUNDS, seed: i as i32 }));
+        });
+        let ops = (pool.threads() * ROUNDS * 12 * 64 * 2) as f64;
+        best = best.max(ops / start.elapsed().as_secs_f64());
+    }
+    best
+}
+
+struct Dots {
+    rounds: usize,
+    seed: i32,
+}
+
+impl firth_simd::Kernel for Dots {
+    type Out = i32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> i32 {
+        // Each accumulator has other data: equal ones would be merged into one, and then time its latency.
+        let mut acc = [s.splat_i(0); 12];
+        let mut w = [s.splat_i(0); 12];
+        for (i, w) in w.iter_mut().enumerate() {
+            *w = s.splat_i(std::hint::black_box(0x0102_0304 + i as i32 * 0x0101 + self.seed));
+        }
+        let a = s.splat_i(std::hint::black_box(0x0201_0302));
+        for _ in 0..self.rounds {
+            for (acc, w) in acc.iter_mut().zip(&w) {
+                *acc = s.dot_u7(*acc, *w, a);
+            }
+        }
+        acc.iter().fold(0, |sum, a| sum ^ s.to_array_i(*a)[0])
+    }
+}
