@@ -53,6 +53,21 @@ fn sentencepiece_vectors() {
     }
 }
 
+#[test]
+fn wordpiece_vectors() {
+    check_vectors("bert-bge", VocabKind::Wpm);
+}
+
+#[test]
+fn wordpiece_frames_every_text() {
+    let Some(vocab) = load("bert-bge") else { return };
+    let opts = Encode { add_special: true, parse_special: false };
+    let ids = vocab.encode("Hello, Wörld!", opts).unwrap();
+    assert_eq!((ids.first(), ids.last()), (Some(&101), Some(&102)));
+    assert_eq!(vocab.encode("", opts).unwrap(), [101, 102]);
+    assert_eq!(vocab.decode_text(&ids, false), "hello , world !");
+}
+
 /// Random valid strings, with the characters that cut words made frequent.
 fn random_texts(n: usize) -> impl Iterator<Item = String> {
     let mut state = 88172645463325252u64;
@@ -107,7 +122,7 @@ fn round_trip() {
 fn hostile_texts_take_less_than_a_second() {
     let megabyte = 1 << 20;
     let units = [" ", "a", "1", "\n", "\u{301}", "'", "A", "ab", " \n", "\t", "é", "漢", "<|", "\r\n\r", "À"];
-    for name in ["gpt-2", "llama-bpe", "falcon", "qwen35", "llama-spm", "phi-3"] {
+    for name in ["gpt-2", "llama-bpe", "falcon", "qwen35", "llama-spm", "phi-3", "bert-bge"] {
         let Some(vocab) = load(name) else { return };
         for unit in units {
             let text = unit.repeat(megabyte / unit.len());

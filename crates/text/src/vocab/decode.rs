@@ -44,7 +44,8 @@ impl Vocab {
         for &id in ids {
             out.extend_from_slice(self.piece(id, special));
         }
-        if self.kind == VocabKind::Spm && self.add_space_prefix && out.first() == Some(&b' ') {
+        let spaced = matches!(self.kind, VocabKind::Spm | VocabKind::Wpm);
+        if spaced && self.add_space_prefix && out.first() == Some(&b' ') {
             out.remove(0);
         }
         out

@@ -75,15 +75,26 @@ impl Vocab {
         if text.len() > MAX_BYTES {
             return Err(EncodeError::TooLong { found: text.len() });
         }
-        let framed = opts.add_special && matches!(self.kind, VocabKind::Spm | VocabKind::Bpe);
-        out.extend(self.ids.bos.filter(|_| framed && self.add_bos));
+        let (first, last) = self.frame();
+        out.extend(first.filter(|_| opts.add_special));
         self.specials.cut(text, opts.parse_special, &mut scratch.cut);
         let fragments = std::mem::take(&mut scratch.cut.fragments);
         let result = self.encode_fragments(text, &fragments, scratch, out);
         scratch.cut.fragments = fragments;
         result?;
-        out.extend(self.ids.eos.filter(|_| framed && self.add_eos));
+        out.extend(last.filter(|_| opts.add_special));
         Ok(())
+    }
+
+    /// The tokens around a text. WordPiece frames every text, whatever the file's switches say.
+    fn frame(&self) -> (Option<u32>, Option<u32>) {
+        match self.kind {
+            VocabKind::Spm | VocabKind::Bpe => {
+                (self.ids.bos.filter(|_| self.add_bos), self.ids.eos.filter(|_| self.add_eos))
+            }
+            VocabKind::Wpm => (self.ids.bos, self.ids.sep),
+            VocabKind::Test | VocabKind::None => (None, None),
+        }
     }
 
     fn encode_fragments(
@@ -129,6 +140,11 @@ impl Vocab {
                     text
                 };
                 bpe.encode(&self.tokens, text, s, out);
+                Ok(())
+            }
+            (VocabKind::Wpm, _) => {
+                let wpm = self.wpm.as_ref().expect("a vocabulary of this kind is loaded with it");
+                wpm.encode(text, self.ids.unk, &mut s.word, out);
                 Ok(())
             }
             (VocabKind::Test, _) => {

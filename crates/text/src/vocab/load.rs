@@ -4,6 +4,7 @@ use firth_gguf::{KeyError, Metadata};
 
 use super::bpe::Bpe;
 use super::ids::SpecialIds;
+use super::wpm::Wpm;
 use super::{MAX_TOKENS, Vocab, VocabError, VocabKind};
 use crate::pre::PreTokeniser;
 use crate::special::{Specials, Strip};
@@ -15,6 +16,7 @@ struct Defaults {
     pre: Option<&'static PreTokeniser>,
     ids: SpecialIds,
     add_bos: bool,
+    add_sep: bool,
     add_space_prefix: bool,
     clean_spaces: bool,
 }
@@ -32,6 +34,7 @@ impl Vocab {
         let n_tokens = if d.kind == VocabKind::None { dummy_tokens(m)? } else { tokens.len() };
         check_count(n_tokens)?;
         let bpe = d.pre.map(|pre| Bpe::new(m, pre, &tokens)).transpose()?;
+        let wpm = (d.kind == VocabKind::Wpm).then(|| Wpm::new(m, &tokens)).transpose()?;
         let mut ids = d.ids;
         ids.read(m, n_tokens, &mut warnings)?;
         ids.search(&mut tokens);
@@ -50,12 +53,13 @@ impl Vocab {
             n_ids: n_tokens,
             add_bos: flag("add_bos_token", d.add_bos)? || forced,
             add_eos: flag("add_eos_token", false)?,
-            add_sep: flag("add_sep_token", d.pre.is_some_and(|pre| pre.add_sep))?,
+            add_sep: flag("add_sep_token", d.add_sep)?,
             add_space_prefix: flag("add_space_prefix", d.add_space_prefix)?,
             clean_spaces: d.clean_spaces,
             ids,
             tokens,
             bpe,
+            wpm,
             warnings,
         };
         vocab.settle();
@@ -96,6 +100,7 @@ fn defaults(m: &Metadata, warnings: &mut Vec<String>) -> Result<Defaults, VocabE
         pre: None,
         ids: SpecialIds::default(),
         add_bos: false,
+        add_sep: false,
         add_space_prefix: false,
         clean_spaces: false,
     };
@@ -106,13 +111,26 @@ fn defaults(m: &Metadata, warnings: &mut Vec<String>) -> Result<Defaults, VocabE
             let ids = SpecialIds { bos: Some(1), eos: Some(2), unk: Some(0), ..SpecialIds::default() };
             Ok(Defaults { ids, add_bos: true, add_space_prefix: true, ..plain(VocabKind::Spm) })
         }
+        "bert" => {
+            let ids = SpecialIds {
+                bos: Some(101),
+                unk: Some(100),
+                sep: Some(102),
+                pad: Some(0),
+                mask: Some(103),
+                ..SpecialIds::default()
+            };
+            let yes =
+                Defaults { add_bos: true, add_sep: true, add_space_prefix: true, ..plain(VocabKind::Wpm) };
+            Ok(Defaults { ids, clean_spaces: true, ..yes })
+        }
         "gpt2" | "gemma4" | "whitespace" => {
             let pre = pre_tokeniser(m, model, warnings)?;
             let eleven = if model == "gemma4" { None } else { Some(11) };
             let bos = if pre.no_bos { None } else { eleven };
             let ids = SpecialIds { bos, eos: eleven, ..SpecialIds::default() };
-            let (add_bos, clean_spaces) = (pre.add_bos, pre.clean_spaces);
-            Ok(Defaults { ids, pre: Some(pre), add_bos, clean_spaces, ..plain(VocabKind::Bpe) })
+            let &PreTokeniser { add_bos, add_sep, clean_spaces, .. } = pre;
+            Ok(Defaults { ids, pre: Some(pre), add_bos, add_sep, clean_spaces, ..plain(VocabKind::Bpe) })
         }
         _ => Err(VocabError::Model { found: model.to_owned() }),
     }

@@ -8,6 +8,7 @@ mod encode;
 mod ids;
 mod load;
 mod spm;
+mod wpm;
 
 use std::ops::Range;
 
@@ -72,7 +73,7 @@ pub enum VocabError {
     Specials(#[from] aho_corasick::BuildError),
 }
 
-const SUPPORTED: &str = "`llama`, `gpt2`, `gemma4`, `whitespace`, `test`, `none`, `no_vocab`";
+const SUPPORTED: &str = "`llama`, `gpt2`, `gemma4`, `whitespace`, `bert`, `test`, `none`, `no_vocab`";
 /// Ids are 31 bits wide so that files can name them in signed integers.
 const MAX_TOKENS: usize = 1 << 31;
 
@@ -83,6 +84,8 @@ pub enum VocabKind {
     Spm,
     /// Byte-pair encoding: merges by rank inside words.
     Bpe,
+    /// WordPiece: the longest tokens of each word of a normalised text.
+    Wpm,
     /// A hash of five bytes, for tests.
     Test,
     /// No text at all.
@@ -95,6 +98,7 @@ pub struct Vocab {
     kind: VocabKind,
     tokens: Tokens,
     bpe: Option<bpe::Bpe>,
+    wpm: Option<wpm::Wpm>,
     specials: Specials,
     ids: SpecialIds,
     ends: Vec<u32>,
