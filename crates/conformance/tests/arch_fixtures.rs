@@ -23,12 +23,15 @@ const FIXTURES: &[(&str, &str)] = &[
 
 fn logits(f: &Fixture) -> Vec<f32> {
     let cpu: Arc<dyn Device> = Arc::new(CpuDevice::new(CpuOptions::new(2).expect("an instruction set")));
-    let options = EngineOptions { kv: Dtype::F32, batch: 256, outputs: Some(256), ..EngineOptions::default() };
-    let mut engine =
-        Engine::load(&f.file, vec![cpu], &options, &mut |_| ControlFlow::Continue(())).expect("a fixture loads");
+    let options =
+        EngineOptions { kv: Dtype::F32, batch: 256, outputs: Some(256), ..EngineOptions::default() };
+    let mut engine = Engine::load(&f.file, vec![cpu], &options, &mut |_| ControlFlow::Continue(()))
+        .expect("a fixture loads");
     let mut out = Vec::new();
-    firth::logits(&mut engine, &f.tokens, &LogitsOptions::default(), &mut |_, row| out.extend_from_slice(row))
-        .expect("a fixture runs");
+    firth::logits(&mut engine, &f.tokens, &LogitsOptions::default(), &mut |_, row| {
+        out.extend_from_slice(row)
+    })
+    .expect("a fixture runs");
     out
 }
 

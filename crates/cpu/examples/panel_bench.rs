@@ -2,11 +2,12 @@
 //!
 //! Every figure is the best of many stretches of under a millisecond, so that another process on the
 //! same core does not show. Shares are of the int8 peak (products) or of the read ceiling (few rows).
-//! `FIRTH_ISA` chooses the instruction set.
+//! `FIRTH_ISA` chooses the instruction set; an argument names one type.
 
 use std::hint::black_box;
 use std::time::Instant;
 
+use firth_cpu::Region;
 use firth_cpu::act::{Act, ActLayout, RowSource, fill_tile};
 use firth_cpu::panel::{OutRows, PanelLayout, matmul};
 use firth_quant::Dtype;
@@ -88,13 +89,16 @@ fn file(dtype: Dtype, k: usize, n: usize) -> Vec<u8> {
     (0..dtype.row_bytes(k).unwrap() * n).map(|i| ((i * 31) % 53) as u8).collect()
 }
 
-fn pack(layout: &PanelLayout, file: &[u8]) -> Vec<u8> {
+/// The panels, in huge pages, where the device keeps them.
+fn pack(layout: &PanelLayout, file: &[u8]) -> Region {
     let row_bytes = file.len() / layout.n;
-    let mut panels = vec![0; layout.bytes()];
+    let region = Region::new(layout.bytes()).expect("memory for panels");
+    // SAFETY: the region is this function's alone.
+    let panels = unsafe { std::slice::from_raw_parts_mut(region.ptr(), region.len()) };
     for (p, dst) in panels.chunks_exact_mut(layout.panel_bytes()).enumerate() {
         layout.pack_panel(&file[p * 32 * row_bytes..][..layout.panel_rows(p) * row_bytes], dst);
     }
-    panels
+    region
 }
 
 fn activations(level: Level, layout: &PanelLayout, rows: usize) -> (ActLayout, Vec<u8>) {
@@ -110,7 +114,8 @@ fn activations(level: Level, layout: &PanelLayout, rows: usize) -> (ActLayout, V
 
 fn gemm(level: Level, peak: f64, dtype: Dtype, k: usize, n: usize) {
     let layout = PanelLayout::new(dtype, k, n).unwrap();
-    let panels = pack(&layout, &file(dtype, k, n));
+    let region = pack(&layout, &file(dtype, k, n));
+    let panels = region.as_slice();
     let (a, data) = activations(level, &layout, ROWS);
     let (mut out, mut scratch) = (vec![0.0; n * ROWS], vec![0.0; layout.scratch_floats()]);
     let act = Act { layout: a, data: &data };
@@ -118,7 +123,7 @@ fn gemm(level: Level, peak: f64, dtype: Dtype, k: usize, n: usize) {
     for first in (0..layout.panels() / STEP * STEP).step_by(STEP).cycle().take(400) {
         t = t.min(best(1, || {
             let out = OutRows::new(&mut out, n);
-            matmul(level, &layout, &panels, first..first + STEP, &act, out, &mut scratch);
+            matmul(level, &layout, panels, first..first + STEP, &act, out, &mut scratch);
         }));
     }
     let fill = best(99, || {
@@ -138,7 +143,8 @@ fn gemv(level: Level, ceiling: f64, dtype: Dtype, rows: usize) {
     let k = 2048;
     let n = 200_000_000 / dtype.row_bytes(k).unwrap() / 32 * 32;
     let layout = PanelLayout::new(dtype, k, n).unwrap();
-    let panels = pack(&layout, &file(dtype, k, n));
+    let region = pack(&layout, &file(dtype, k, n));
+    let panels = region.as_slice();
     let (a, data) = activations(level, &layout, rows);
     let (mut out, mut scratch) = (vec![0.0; n * rows], vec![0.0; layout.scratch_floats()]);
     let act = Act { layout: a, data: &data };
@@ -148,7 +154,7 @@ fn gemv(level: Level, ceiling: f64, dtype: Dtype, rows: usize) {
     for first in (0..layout.panels() / step * step).step_by(step).cycle().take(300) {
         t = t.min(best(1, || {
             let out = OutRows::new(&mut out, n);
-            matmul(level, &layout, &panels, first..first + step, &act, out, &mut scratch);
+            matmul(level, &layout, panels, first..first + step, &act, out, &mut scratch);
         }));
     }
     let rate = (step * layout.panel_bytes()) as f64 / t;
@@ -162,15 +168,18 @@ fn gemv(level: Level, ceiling: f64, dtype: Dtype, rows: usize) {
 
 fn main() {
     let level = Level::from_env().unwrap_or_else(|e| panic!("{e}"));
-    let memory: Vec<u8> = (0..200_000_000).map(|i| i as u8).collect();
+    let memory = Region::new(200_000_000).expect("memory");
+    // SAFETY: the region is this function's alone. Touched, it is no longer the one page of zeros.
+    unsafe { memory.ptr().write_bytes(1, memory.len()) };
     let mut read = f64::INFINITY;
-    for part in memory.chunks_exact(2_000_000).cycle().take(300) {
+    for part in memory.as_slice().chunks_exact(2_000_000).cycle().take(300) {
         read = read.min(best(1, || {
             black_box(dispatch(level, Read(black_box(part))));
         }));
     }
     let (peak, ceiling) = (peak(level), 2e6 / read);
     println!("{level}: int8 peak {:.3} TOP/s, read {:.1} GB/s, one thread", peak / 1e12, ceiling / 1e9);
+    let only = std::env::args().nth(1);
     let types = [
         Dtype::Q8_0,
         Dtype::Q4_0,
@@ -185,12 +194,15 @@ fn main() {
     ];
     for (k, n) in [(1024, 3584), (576, 1536)] {
         for dtype in types {
-            if k % dtype.block_len() == 0 {
+            if k % dtype.block_len() == 0 && only.as_ref().is_none_or(|o| o == dtype.name()) {
                 gemm(level, peak, dtype, k, n);
             }
         }
     }
     for dtype in types {
+        if only.as_ref().is_some_and(|o| o != dtype.name()) {
+            continue;
+        }
         for rows in [1, 2, 4, 6] {
             gemv(level, ceiling, dtype, rows);
         }

@@ -253,7 +253,10 @@ mod tests {
                     assert!(thread < threads);
                     counts[chunk].fetch_add(1, Ordering::Relaxed);
                 });
-                assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1), "{threads} threads, {n} chunks");
+                assert!(
+                    counts.iter().all(|c| c.load(Ordering::Relaxed) == 1),
+                    "{threads} threads, {n} chunks"
+                );
             }
         }
     }

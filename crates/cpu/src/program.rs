@@ -30,7 +30,9 @@ pub struct CompileCx<'a> {
 impl CompileCx<'_> {
     /// Operands and results of an op as tensors.
     pub fn args(&self, op: &SegOp) -> Args {
-        let tensor = |v: &usize| Operand::new(&self.segment.values[*v], |w| self.shared.weight(self.segment.weights[w]));
+        let tensor = |v: &usize| {
+            Operand::new(&self.segment.values[*v], |w| self.shared.weight(self.segment.weights[w]))
+        };
         Args {
             inputs: op.inputs.iter().map(tensor).collect(),
             results: op.results.iter().map(tensor).collect(),
@@ -40,13 +42,17 @@ impl CompileCx<'_> {
 
     /// The weight that value `v` is.
     pub fn weight(&self, v: usize) -> Arc<StoredWeight> {
-        let Place::Weight(w) = self.segment.values[v].place else { unreachable!("the op's operand is a weight") };
+        let Place::Weight(w) = self.segment.values[v].place else {
+            unreachable!("the op's operand is a weight")
+        };
         self.shared.weight(self.segment.weights[w])
     }
 
     /// The state that value `v` is a version of.
     pub fn state(&self, v: usize) -> Arc<KvPages> {
-        let Place::State(s) = self.segment.values[v].place else { unreachable!("the op's operand is a state") };
+        let Place::State(s) = self.segment.values[v].place else {
+            unreachable!("the op's operand is a state")
+        };
         self.shared.state(self.segment.states[s])
     }
 
@@ -111,7 +117,8 @@ impl CpuProgram {
         }
         let floats = steps.iter().map(|s| s.step.scratch()).max().unwrap_or(0);
         let sampler = (cx.sampler > 0).then_some(cx.sampler);
-        let worker = || Worker { scratch: vec![0.0; floats + 64], sampler: sampler.map(firth_sampling::Scratch::new) };
+        let worker =
+            || Worker { scratch: vec![0.0; floats + 64], sampler: sampler.map(firth_sampling::Scratch::new) };
         let threads = shared.pool.threads();
         let scratch_bytes = (threads * floats * 4) as u64 + cx.acts.bytes();
         Ok(CpuProgram {

@@ -149,7 +149,8 @@ pub fn plan_only(
             weight_bytes[*d] += refs[*d].weight_bytes(spec);
         }
     }
-    let state = |s: &StateDecl| (s.name.clone(), s.spec.page_bytes(), p.group_pages[s.spec.group().0 as usize]);
+    let state =
+        |s: &StateDecl| (s.name.clone(), s.spec.page_bytes(), p.group_pages[s.spec.group().0 as usize]);
     let states = p.graph.states.iter().map(state).collect();
     Ok(PlanSummary { info: p.info, ctx: p.ctx, plan: p.plan, fusions: p.fusions, states, weight_bytes })
 }
@@ -158,7 +159,9 @@ fn layer_weights(g: &Graph, plan: &Plan) -> u64 {
     let is_product = |s: &WeightSpec| s.uses.contains(&Use::MatMul) || s.uses.contains(&Use::Experts);
     let in_layer = |w: &WeightDecl| !matches!(w.part, Part::Head | Part::Embedding);
     let both = g.weights.iter().zip(&plan.weight_specs);
-    both.filter(|(w, s)| is_product(s) && in_layer(w)).map(|(w, _)| w.layout.shape.elements(&g.bounds) as u64).sum()
+    both.filter(|(w, s)| is_product(s) && in_layer(w))
+        .map(|(w, _)| w.layout.shape.elements(&g.bounds) as u64)
+        .sum()
 }
 
 /// A tensor's mapped bytes.
@@ -179,7 +182,8 @@ impl WeightBytes for FileBytes {
 
 fn open(file: &Arc<Gguf>, decl: &WeightDecl) -> Result<Box<dyn WeightBytes>, LoadError> {
     let WeightSource::File(name) = &decl.source else { unreachable!("made tables are not opened") };
-    let missing = || LoadError::Device { device: "file".into(), reason: format!("tensor `{name}` is missing") };
+    let missing =
+        || LoadError::Device { device: "file".into(), reason: format!("tensor `{name}` is missing") };
     let index = file.tensors().iter().position(|t| t.name == *name).ok_or_else(missing)?;
     let info = &file.tensors()[index];
     let bytes = FileBytes { file: file.clone(), index };

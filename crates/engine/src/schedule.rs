@@ -218,7 +218,10 @@ impl Scheduler {
     }
 
     /// Runs until nothing is left.
-    pub fn run_all(&mut self, on: &mut dyn FnMut(JobId, Event) -> ControlFlow<()>) -> Result<(), EngineError> {
+    pub fn run_all(
+        &mut self,
+        on: &mut dyn FnMut(JobId, Event) -> ControlFlow<()>,
+    ) -> Result<(), EngineError> {
         while !self.is_idle() {
             self.tick(on)?;
         }
@@ -261,7 +264,9 @@ impl Scheduler {
         let seq = self.engine.open(r.domain)?;
         let mut done = 0;
         // At least the last token is computed: its logits are what the cache does not hold.
-        if r.cache && let Some((snapshot, len)) = self.engine.memory.find(r.domain, &ids[..ids.len() - 1]) {
+        if r.cache
+            && let Some((snapshot, len)) = self.engine.memory.find(r.domain, &ids[..ids.len() - 1])
+        {
             self.engine.memory.attach(seq, snapshot, len).expect("a snapshot just found is there");
             done = len;
         }

@@ -247,11 +247,14 @@ impl Engine {
             let params = match f.sampler {
                 Some(sampler) => self.sampler_row(sampler, first + offset + 1, taken),
                 // A row that nobody samples takes the highest logit: the cheapest that is defined.
-                None => RowParams { flags: RowParams::GREEDY, mask: RowParams::NO_MASK, ..RowParams::default() },
+                None => {
+                    RowParams { flags: RowParams::GREEDY, mask: RowParams::NO_MASK, ..RowParams::default() }
+                }
             };
             let words = params.to_words();
             let at = (out + o) * RowParams::WORDS;
-            let rows = &mut self.runner.host_mut().i32_mut(self.slots.sampler_rows)[at..at + RowParams::WORDS];
+            let rows =
+                &mut self.runner.host_mut().i32_mut(self.slots.sampler_rows)[at..at + RowParams::WORDS];
             rows.iter_mut().zip(words).for_each(|(r, w)| *r = w as i32);
         }
     }

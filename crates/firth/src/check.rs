@@ -140,7 +140,13 @@ impl Check<'_> {
         self.note(what, verdict);
     }
 
-    fn compare(&mut self, what: &str, engine: &mut Engine, cuts: &[usize], mates: usize) -> Result<(), EngineError> {
+    fn compare(
+        &mut self,
+        what: &str,
+        engine: &mut Engine,
+        cuts: &[usize],
+        mates: usize,
+    ) -> Result<(), EngineError> {
         let found = collect(engine, &self.o.ids, &LogitsOptions { cuts: cuts.to_vec(), mates })?;
         self.judge(what, 0, &found);
         Ok(())

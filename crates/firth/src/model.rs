@@ -136,7 +136,8 @@ impl Model {
     /// A prompt of a conversation, rendered by the template.
     pub fn chat_prompt(&self, messages: &[Message], options: &ChatOptions) -> Result<Prompt, Error> {
         let template = self.template.as_ref().ok_or(Error::NoTemplate)?;
-        let list: Vec<Value> = messages.iter().map(|m| json!({"role": m.role, "content": m.content})).collect();
+        let list: Vec<Value> =
+            messages.iter().map(|m| json!({"role": m.role, "content": m.content})).collect();
         let rendered = template.render(&Value::Array(list), None, true, &options.extra)?;
         // Most templates write the start token themselves; a second one would be seen by the model.
         let how = Encode { add_special: !rendered.has_bos, parse_special: true };
@@ -161,7 +162,9 @@ impl Model {
         let max_tokens = options.max_tokens.unwrap_or(room).min(room);
         let mut request = Request::new(prompt.ids, params, max_tokens);
         match options.ignore_eos {
-            true => request.params.bias.extend(self.vocab.end_tokens().iter().map(|id| (*id, f32::NEG_INFINITY))),
+            true => {
+                request.params.bias.extend(self.vocab.end_tokens().iter().map(|id| (*id, f32::NEG_INFINITY)))
+            }
             false => request.end_ids = self.vocab.end_tokens().to_vec(),
         }
         let suppressed = self.vocab.suppressed().iter().map(|id| (*id, f32::NEG_INFINITY));
@@ -170,7 +173,8 @@ impl Model {
             return Err(Error::Argument("0 tokens were asked for; use -n 1 or more".into()));
         }
         self.scheduler.submit(request)?;
-        let mut collected = Collected { stream: TextStream::new(options.stop.clone()), text: String::new(), ids: vec![] };
+        let mut collected =
+            Collected { stream: TextStream::new(options.stop.clone()), text: String::new(), ids: vec![] };
         let mut end: Option<Result<Finished, EngineError>> = None;
         let vocab = &self.vocab;
         self.scheduler.run_all(&mut |_, event| match event {
@@ -205,7 +209,12 @@ struct Collected {
 }
 
 impl Collected {
-    fn push(&mut self, vocab: &Vocab, id: u32, on: &mut dyn FnMut(&str) -> ControlFlow<()>) -> ControlFlow<()> {
+    fn push(
+        &mut self,
+        vocab: &Vocab,
+        id: u32,
+        on: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         self.ids.push(id);
         let delta = self.stream.push(vocab.piece(id, false));
         self.emit(&delta, on)?;

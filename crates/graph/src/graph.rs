@@ -352,7 +352,8 @@ impl Graph {
             Ok(r) => r,
             Err(source) => {
                 self.fail(GraphError::Shape { scope: self.scope.clone(), op: op.name(), source });
-                let placeholder = Layout::dense(Dtype::F32, Shape::fixed(&[1]), &self.bounds).expect("one float");
+                let placeholder =
+                    Layout::dense(Dtype::F32, Shape::fixed(&[1]), &self.bounds).expect("one float");
                 vec![Type::Tensor(placeholder); 2]
             }
         };

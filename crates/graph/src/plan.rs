@@ -149,7 +149,9 @@ impl Plan {
 
     /// The host slots that cross between devices.
     pub fn transfers(&self) -> impl Iterator<Item = &HostDecl> {
-        self.host.iter().filter(|h| matches!(&h.of, HostUse::Transfer { from, to, .. } if to.iter().any(|d| d != from)))
+        self.host
+            .iter()
+            .filter(|h| matches!(&h.of, HostUse::Transfer { from, to, .. } if to.iter().any(|d| d != from)))
     }
 }
 
@@ -206,7 +208,9 @@ fn runs(g: &Graph, device: &dyn Device, op: &OpNode) -> bool {
     }
     let dense = densified(g, &types);
     let copies = types.iter().zip(&dense).filter(|(a, b)| a != b);
-    dense != types && device.supports(&op.op, &dense) && copies.map(|(t, _)| *t).all(|t| device.supports(&Copy.into(), &[t]))
+    dense != types
+        && device.supports(&op.op, &dense)
+        && copies.map(|(t, _)| *t).all(|t| device.supports(&Copy.into(), &[t]))
 }
 
 struct Placement {
@@ -335,7 +339,9 @@ fn place_class(
     if let Some(d) = candidates(wished, devices.len(), policy).find(fits) {
         return Ok(d);
     }
-    if let Some(op) = ops.iter().find(|op| !candidates(wished, devices.len(), policy).any(|d| runs(g, devices[d], op))) {
+    if let Some(op) =
+        ops.iter().find(|op| !candidates(wished, devices.len(), policy).any(|d| runs(g, devices[d], op)))
+    {
         return Err(no_kernel(g, devices, policy, op, wished));
     }
     let names = ops.iter().map(|o| o.op.name()).collect::<Vec<_>>().join(", ");
@@ -502,7 +508,16 @@ struct SegmentBuilder<'a> {
 impl<'a> SegmentBuilder<'a> {
     fn new(g: &'a Graph, slot: &'a [Option<usize>], device_idx: usize, device: &'a dyn Device) -> Self {
         let of_node = vec![None; g.values.len()];
-        SegmentBuilder { g, slot, device_idx, device, drafts: Vec::new(), of_node, ops: Vec::new(), writes: Vec::new() }
+        SegmentBuilder {
+            g,
+            slot,
+            device_idx,
+            device,
+            drafts: Vec::new(),
+            of_node,
+            ops: Vec::new(),
+            writes: Vec::new(),
+        }
     }
 
     fn op(&mut self, i: usize, copies: &mut Vec<(String, &'static str)>) {
@@ -545,7 +560,9 @@ impl<'a> SegmentBuilder<'a> {
             Def::Weight(w) => (Some(Place::Weight(w.idx())), None),
             Def::Input(_) | Def::Op { .. } | Def::State(_) => match v.ty {
                 Type::State(StateIdx(s)) => (Some(Place::State(s as usize)), None),
-                Type::Tensor(_) => (Some(Place::Host(self.slot[n.idx()].expect("foreign values have slots"))), None),
+                Type::Tensor(_) => {
+                    (Some(Place::Host(self.slot[n.idx()].expect("foreign values have slots"))), None)
+                }
             },
         };
         self.draft(n, v.ty, place, root)
@@ -579,7 +596,8 @@ impl<'a> SegmentBuilder<'a> {
     fn finish(mut self) -> Segment {
         let arena_bytes = self.lay_out();
         let place = |d: &Draft| self.drafts[d.root].place.expect("laid out");
-        let values: Vec<SegValue> = self.drafts.iter().map(|d| SegValue { ty: d.ty, place: place(d) }).collect();
+        let values: Vec<SegValue> =
+            self.drafts.iter().map(|d| SegValue { ty: d.ty, place: place(d) }).collect();
         let mut reads: Vec<usize> = values
             .iter()
             .filter_map(|v| match v.place {

@@ -35,7 +35,15 @@ pub struct RopeSpec {
 impl RopeSpec {
     /// Plain rope over `n_positions`.
     pub fn new(n_rot: usize, base: f64, n_positions: usize) -> Self {
-        RopeSpec { n_rot, base, freq_scale: 1.0, factors: Vec::new(), yarn: None, magnitude: 1.0, n_positions }
+        RopeSpec {
+            n_rot,
+            base,
+            freq_scale: 1.0,
+            factors: Vec::new(),
+            yarn: None,
+            magnitude: 1.0,
+            n_positions,
+        }
     }
 
     /// The name for reports.

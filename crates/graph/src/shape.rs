@@ -342,7 +342,9 @@ impl Layout {
     pub fn is_disjoint(&self, bounds: &Extents) -> bool {
         let dims = self.shape.dims(bounds);
         let mut axes: Vec<(usize, usize)> = (0..4)
-            .map(|i| (self.strides[i], if i == 0 { dims[0].div_ceil(self.dtype.block_len()) } else { dims[i] }))
+            .map(|i| {
+                (self.strides[i], if i == 0 { dims[0].div_ceil(self.dtype.block_len()) } else { dims[i] })
+            })
             .filter(|&(_, n)| n > 1)
             .collect();
         axes.sort_unstable();
@@ -359,7 +361,8 @@ impl Layout {
     fn same_strides(&self, dense: &Layout, bounds: &Extents) -> bool {
         let dims = self.shape.dims(bounds);
         (0..4).all(|i| {
-            dims[i] == 1 && matches!(self.shape.axes()[i], Extent::Const(_)) || self.strides[i] == dense.strides[i]
+            dims[i] == 1 && matches!(self.shape.axes()[i], Extent::Const(_))
+                || self.strides[i] == dense.strides[i]
         })
     }
 }
@@ -400,11 +403,14 @@ mod tests {
     #[test]
     fn symbolic_slices_keep_inside_their_rows() {
         let source = dense(Shape::new([12.into(), Sym::T.into()]));
-        let ok = Layout::view(&source, Dtype::F32, Shape::new([4.into(), Sym::T.into()]), [4, 48, 0, 0], 32, &B);
+        let ok =
+            Layout::view(&source, Dtype::F32, Shape::new([4.into(), Sym::T.into()]), [4, 48, 0, 0], 32, &B);
         assert!(ok.is_ok());
-        let off = Layout::view(&source, Dtype::F32, Shape::new([4.into(), Sym::T.into()]), [4, 48, 0, 0], 36, &B);
+        let off =
+            Layout::view(&source, Dtype::F32, Shape::new([4.into(), Sym::T.into()]), [4, 48, 0, 0], 36, &B);
         assert!(matches!(off, Err(ViewError::Outside { .. })));
-        let grow = Layout::view(&source, Dtype::F32, Shape::new([4.into(), Sym::T.into()]), [4, 52, 0, 0], 0, &B);
+        let grow =
+            Layout::view(&source, Dtype::F32, Shape::new([4.into(), Sym::T.into()]), [4, 52, 0, 0], 0, &B);
         assert!(matches!(grow, Err(ViewError::Growth { .. })));
         // A constant view of rows that a step may not have.
         let fixed = Layout::view(&source, Dtype::F32, Shape::fixed(&[12, 1]), [4, 48, 48, 48], 0, &B);

@@ -61,7 +61,11 @@ impl Config {
         let blocks = extent(w, "block_count", 1, MAX_LAYERS)?;
         let nextn = optional(w, "nextn_predict_layers", 0, MAX_LAYERS)?;
         let n_layers = blocks.checked_sub(nextn).filter(|n| *n > 0).ok_or_else(|| {
-            ModelError::value(w.key("nextn_predict_layers"), nextn, format!("below block_count, which is {blocks}"))
+            ModelError::value(
+                w.key("nextn_predict_layers"),
+                nextn,
+                format!("below block_count, which is {blocks}"),
+            )
         })?;
         let width = extent(w, "embedding_length", 1, MAX_EXTENT)?;
         let context = extent(w, "context_length", 1, u32::MAX as usize)?;
@@ -113,7 +117,11 @@ impl Config {
     pub fn rms_eps(w: &Weights) -> Result<f32, ModelError> {
         let key = w.key("attention.layer_norm_rms_epsilon");
         let eps = w.metadata().require_f32(&key)?;
-        if eps.is_finite() && eps >= 0.0 { Ok(eps) } else { Err(ModelError::value(key, eps, "finite and not negative")) }
+        if eps.is_finite() && eps >= 0.0 {
+            Ok(eps)
+        } else {
+            Err(ModelError::value(key, eps, "finite and not negative"))
+        }
     }
 }
 
@@ -127,7 +135,11 @@ impl RopeConfig {
         let base = positive(w, "rope.freq_base", 10000.0)?;
         let scaling = w.metadata().str(&w.key("rope.scaling.type"))?.unwrap_or("linear").to_string();
         if !["none", "linear", "yarn", "longrope"].contains(&scaling.as_str()) {
-            return Err(ModelError::value(w.key("rope.scaling.type"), scaling, "none, linear, yarn or longrope"));
+            return Err(ModelError::value(
+                w.key("rope.scaling.type"),
+                scaling,
+                "none, linear, yarn or longrope",
+            ));
         }
         let factor = match float(w, "rope.scaling.factor", 0.0)? {
             0.0 => float(w, "rope.scale_linear", 0.0)?,
@@ -143,7 +155,12 @@ impl RopeConfig {
             scaling,
             freq_scale,
             attn_factor: positive(w, "rope.scaling.attn_factor", 1.0)?,
-            original_context: optional(w, "rope.scaling.original_context_length", context, u32::MAX as usize)?,
+            original_context: optional(
+                w,
+                "rope.scaling.original_context_length",
+                context,
+                u32::MAX as usize,
+            )?,
         })
     }
 
@@ -154,7 +171,8 @@ impl RopeConfig {
         spec.factors = factors.to_vec();
         spec.magnitude = self.attn_factor;
         if self.scaling == "yarn" {
-            spec.yarn = Some(Yarn { original_context: self.original_context, beta_fast: 32.0, beta_slow: 1.0 });
+            spec.yarn =
+                Some(Yarn { original_context: self.original_context, beta_fast: 32.0, beta_slow: 1.0 });
             if self.freq_scale < 1.0 {
                 // Logits grow with the square of 1 + 0.1 ln(factor), YaRN's temperature.
                 let ln = firth_graph::math::log2(1.0 / self.freq_scale) * std::f64::consts::LN_2;

@@ -28,10 +28,10 @@ pub fn architectures() -> impl Iterator<Item = &'static str> {
 /// An unknown architecture, keys out of range, and all missing or misshapen tensors at once.
 pub fn load(file: &Gguf) -> Result<Box<dyn Model>, ModelError> {
     let name = file.metadata().require_str("general.architecture")?;
-    let arch = ARCHS.iter().find(|a| a.name == name).ok_or_else(|| ModelError::Unknown {
-        name: name.into(),
-        nearest: nearest(name),
-    })?;
+    let arch = ARCHS
+        .iter()
+        .find(|a| a.name == name)
+        .ok_or_else(|| ModelError::Unknown { name: name.into(), nearest: nearest(name) })?;
     let w = Weights::new(file, name);
     let model = (arch.load)(&w)?;
     w.finish()?;

@@ -81,13 +81,34 @@ pub fn bench(a: Bench) -> Result<()> {
     if a.json {
         return super::print_json(&report);
     }
-    println!("{}, {} threads; read {:.1} GB/s, int8 {:.2} TOP/s (measured in this run)", gauge.level(), gauge.pool().threads(), read / 1e9, int8 / 1e12);
+    println!(
+        "{}, {} threads; read {:.1} GB/s, int8 {:.2} TOP/s (measured in this run)",
+        gauge.level(),
+        gauge.pool().threads(),
+        read / 1e9,
+        int8 / 1e12
+    );
     let line = |name: &str, r: &Rates, share: f64, of: &str| {
         let (min, max) = r.spread();
-        println!("{name}: {:.1} tokens/s (median of {}, {min:.1} to {max:.1}), {:.0}% of {of}", r.median(), r.0.len(), share * 100.0);
+        println!(
+            "{name}: {:.1} tokens/s (median of {}, {min:.1} to {max:.1}), {:.0}% of {of}",
+            r.median(),
+            r.0.len(),
+            share * 100.0
+        );
     };
-    line(&format!("prefill {}", a.prompt), &prefill, prefill.median() * ops_per_token / int8, "the int8 peak");
-    line(&format!("decode {}", a.n), &decode, decode.median() * bytes_per_token as f64 / read, "the read ceiling");
+    line(
+        &format!("prefill {}", a.prompt),
+        &prefill,
+        prefill.median() * ops_per_token / int8,
+        "the int8 peak",
+    );
+    line(
+        &format!("decode {}", a.n),
+        &decode,
+        decode.median() * bytes_per_token as f64 / read,
+        "the read ceiling",
+    );
     let total: f64 = profile.iter().map(|p| p.1).sum();
     for (name, seconds, calls) in profile {
         println!("  {name:<18} {:>6.1}%  {:>9.3} ms  {calls} calls", seconds / total * 100.0, seconds * 1e3);

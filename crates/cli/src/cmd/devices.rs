@@ -40,8 +40,14 @@ fn page_bytes(s: &PlanSummary) -> u64 {
 }
 
 fn print(s: &PlanSummary, names: &[String]) {
-    println!("{}: {} layers, width {}, vocabulary {}", s.info.arch, s.info.n_layers, s.info.width, s.info.n_vocab);
-    println!("largest step: {} rows, {} logits rows, {} sequences of {} tokens", s.plan.bounds.t, s.plan.bounds.o, s.plan.bounds.s, s.ctx);
+    println!(
+        "{}: {} layers, width {}, vocabulary {}",
+        s.info.arch, s.info.n_layers, s.info.width, s.info.n_vocab
+    );
+    println!(
+        "largest step: {} rows, {} logits rows, {} sequences of {} tokens",
+        s.plan.bounds.t, s.plan.bounds.o, s.plan.bounds.s, s.ctx
+    );
     for segment in &s.plan.segments {
         let (name, n) = (&names[segment.device], segment.ops.len());
         println!("segment on {name}: {n} ops, activations {}", mib(segment.arena_bytes as u64));
@@ -62,9 +68,7 @@ fn print(s: &PlanSummary, names: &[String]) {
 }
 
 fn to_json(s: &PlanSummary, names: &[String]) -> serde_json::Value {
-    let segment = |g: &firth_graph::Segment| {
-        json!({"device": names[g.device], "ops": g.ops.len(), "activation_bytes": g.arena_bytes})
-    };
+    let segment = |g: &firth_graph::Segment| json!({"device": names[g.device], "ops": g.ops.len(), "activation_bytes": g.arena_bytes});
     json!({
         "arch": s.info.arch,
         "ctx": s.ctx,

@@ -49,9 +49,7 @@ fn types(file: &Gguf) -> BTreeMap<&'static str, (usize, u64)> {
 fn to_json(file: &Gguf, verdict: &Result<firth_models::ModelInfo, String>) -> serde_json::Value {
     let metadata: Map<String, serde_json::Value> =
         file.metadata().iter().map(|(k, v)| (k.to_string(), json!(show(v)))).collect();
-    let tensor = |t: &firth_gguf::TensorInfo| {
-        json!({"name": t.name, "shape": t.shape, "type": t.dtype.name(), "bytes": t.len, "shard": t.shard})
-    };
+    let tensor = |t: &firth_gguf::TensorInfo| json!({"name": t.name, "shape": t.shape, "type": t.dtype.name(), "bytes": t.len, "shard": t.shard});
     json!({
         "bytes": file.file_bytes(),
         "shards": file.n_shards(),

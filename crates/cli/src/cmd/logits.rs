@@ -10,9 +10,10 @@ use crate::devices::engine_options;
 
 /// Runs the command.
 pub fn logits(a: Logits) -> Result<()> {
-    let text = std::fs::read_to_string(&a.tokens).with_context(|| format!("reading {}", a.tokens.display()))?;
-    let ids: Vec<u32> =
-        serde_json::from_str(&text).with_context(|| format!("{} is no JSON array of ids", a.tokens.display()))?;
+    let text =
+        std::fs::read_to_string(&a.tokens).with_context(|| format!("reading {}", a.tokens.display()))?;
+    let ids: Vec<u32> = serde_json::from_str(&text)
+        .with_context(|| format!("{} is no JSON array of ids", a.tokens.display()))?;
     let file = super::open(Some(&a.model), &a.common.override_kv)?;
     let mut options = engine_options(&a.common);
     let largest = a.cuts.iter().copied().max().unwrap_or(options.batch);

@@ -30,7 +30,8 @@ pub fn detokenize(a: Detokenize) -> Result<()> {
     let vocab = vocab(&a.model, &[])?;
     let text = stdin()?;
     let numbers = text.split(|c: char| !c.is_ascii_digit()).filter(|w| !w.is_empty());
-    let ids: Vec<u32> = numbers.map(|w| w.parse().with_context(|| format!("`{w}` is no id"))).collect::<Result<_>>()?;
+    let ids: Vec<u32> =
+        numbers.map(|w| w.parse().with_context(|| format!("`{w}` is no id"))).collect::<Result<_>>()?;
     if let Some(id) = ids.iter().find(|id| **id as usize >= vocab.len()) {
         bail!("token id {id} is outside the vocabulary of {}", vocab.len());
     }

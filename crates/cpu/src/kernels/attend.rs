@@ -149,7 +149,8 @@ impl<K: Source> firth_simd::Kernel for Tile<'_, K> {
             let mut lb = [0.0f32; TILE];
             let mut mb = [0.0f32; TILE];
             for (r, row) in self.rows.iter().enumerate() {
-                let (lo, hi) = (row.first.max(base) - base, (row.last + 1).min(base + PAGE).saturating_sub(base));
+                let (lo, hi) =
+                    (row.first.max(base) - base, (row.last + 1).min(base + PAGE).saturating_sub(base));
                 (mb[r], lb[r]) = weigh(s, &mut self.space.p[r * PAGE..(r + 1) * PAGE], lo, hi);
                 if !all && lo < hi {
                     self.values::<S, 1>(s, block, r, lo, hi);

@@ -78,7 +78,8 @@ impl Router {
         }
         if self.normalise {
             let total: f32 = weights.iter().sum();
-            let total = if total < firth_graph::op::MIN_WEIGHT_SUM { firth_graph::op::MIN_WEIGHT_SUM } else { total };
+            let total =
+                if total < firth_graph::op::MIN_WEIGHT_SUM { firth_graph::op::MIN_WEIGHT_SUM } else { total };
             weights.iter_mut().for_each(|w| *w /= total);
         }
     }

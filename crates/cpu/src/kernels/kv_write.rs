@@ -43,7 +43,9 @@ impl Step for KvWrite {
             let page = pages.i32(s)[index / PAGE] as usize;
             for h in 0..self.state.spec.n_heads {
                 // SAFETY: a position belongs to one row of the step, and the row to this chunk.
-                unsafe { self.state.write(page, index % PAGE, h, k.f32_at([h, row, 0]), v.f32_at([h, row, 0])) };
+                unsafe {
+                    self.state.write(page, index % PAGE, h, k.f32_at([h, row, 0]), v.f32_at([h, row, 0]))
+                };
             }
         }
     }

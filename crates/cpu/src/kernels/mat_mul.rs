@@ -193,8 +193,9 @@ impl Step for Quantise {
             };
             assert!(range.end <= self.buffer.region.len(), "a tile lies in the buffer");
             // SAFETY: the range lies in the buffer, and pieces are disjoint.
-            let dst =
-                unsafe { std::slice::from_raw_parts_mut(self.buffer.region.ptr().add(range.start), range.len()) };
+            let dst = unsafe {
+                std::slice::from_raw_parts_mut(self.buffer.region.ptr().add(range.start), range.len())
+            };
             let mut src = matrix(&x);
             if self.key.grouping == Grouping::Singles {
                 src.data = &src.data[piece * src.stride..];
@@ -324,7 +325,15 @@ impl Step for Experts {
                 let base = y.element([0, a, b, c]).cast();
                 // SAFETY: one row of the result; this chunk alone writes these columns of it.
                 let out = unsafe { OutRows::from_raw(base, l.n, l.n) };
-                panel::matmul(self.level, &l, self.weight.panels(e).1, range.clone(), &act, out, &mut worker.scratch);
+                panel::matmul(
+                    self.level,
+                    &l,
+                    self.weight.panels(e).1,
+                    range.clone(),
+                    &act,
+                    out,
+                    &mut worker.scratch,
+                );
                 if self.acts.bad[from].load(Ordering::Relaxed) != 0 {
                     // SAFETY: as above.
                     unsafe { poison(&y, r, &columns) };
@@ -352,7 +361,10 @@ fn supports(inputs: &[Type]) -> bool {
     let (Some(w), Some(x)) = (inputs[0].layout(), inputs[1].layout()) else { return false };
     let sizes = w.shape.constant(0).zip(w.shape.constant(1));
     let has_panels = sizes.is_some_and(|(k, n)| PanelLayout::new(w.dtype, k, n).is_some());
-    has_panels && w.offset == 0 && evenly_spaced(x) && inputs[2..].iter().all(|t| t.layout().is_some_and(|l| l.has_dense_rows()))
+    has_panels
+        && w.offset == 0
+        && evenly_spaced(x)
+        && inputs[2..].iter().all(|t| t.layout().is_some_and(|l| l.has_dense_rows()))
 }
 
 /// Whether axes 1 to 3 walk memory at one stride.

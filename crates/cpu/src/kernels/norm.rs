@@ -120,9 +120,9 @@ impl RowFn for Norm {
             return dispatch(self.level, Layer { x: x.f32_at(i), eps: self.eps, y });
         }
         let w = self.w.as_ref().map(|w| cx.rows(w));
-        let w = w.as_ref().map(|w| {
-            w.f32_at([i[0] % w.dims[1].max(1), i[1] % w.dims[2].max(1), i[2] % w.dims[3].max(1)])
-        });
+        let w = w
+            .as_ref()
+            .map(|w| w.f32_at([i[0] % w.dims[1].max(1), i[1] % w.dims[2].max(1), i[2] % w.dims[3].max(1)]));
         let add = self.add.as_ref().map(|(b, total)| (cx.rows(b), cx.rows(total)));
         // SAFETY: as above.
         let add = add.as_ref().map(|(b, total)| (b.f32_at(i), unsafe { total.f32_mut(r) }));

@@ -30,7 +30,9 @@ impl RowFn for Copy {
         for k in 0..n {
             // SAFETY: block `k` of a row of each operand: the plan proved the reach of both, the row of `y`
             // belongs to this chunk, and a result does not overlap an operand.
-            unsafe { std::ptr::copy_nonoverlapping(from.wrapping_add(k * stride), to.wrapping_add(k * unit), unit) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(from.wrapping_add(k * stride), to.wrapping_add(k * unit), unit)
+            };
         }
     }
 }

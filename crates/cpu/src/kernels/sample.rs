@@ -34,7 +34,8 @@ impl Step for Sample {
 
     fn run(&self, cx: &Cx, chunk: usize, worker: &mut Worker) {
         let (logits, params, ids) = (cx.rows(&self.logits), cx.rows(&self.params), cx.rows(&self.ids));
-        let (penalties, biases, masks) = (cx.rows(&self.penalties), cx.rows(&self.biases), cx.rows(&self.masks));
+        let (penalties, biases, masks) =
+            (cx.rows(&self.penalties), cx.rows(&self.biases), cx.rows(&self.masks));
         let lists = Lists {
             penalties: words(&penalties).as_chunks::<2>().0,
             biases: words(&biases).as_chunks::<2>().0,
@@ -45,7 +46,8 @@ impl Step for Sample {
             *to = *from as u32;
         }
         let scratch = worker.sampler.as_mut().expect("a program that samples has scratch for it");
-        let id = outcome(firth_sampling::sample(&RowParams::from_words(&row), &lists, logits.f32(chunk), scratch));
+        let id =
+            outcome(firth_sampling::sample(&RowParams::from_words(&row), &lists, logits.f32(chunk), scratch));
         let to = ids.element([chunk, 0, 0, 0]).cast::<i32>();
         // SAFETY: one element of the result, which belongs to this chunk.
         unsafe { to.write(id) };

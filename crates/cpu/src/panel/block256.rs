@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use firth_simd::{Kernel, Level, Simd};
 
 use super::block32::{NL_PLUS_128, Offset, dot, nibbles, start};
-use super::tiles::{AHEAD, TileFn, eight};
+use super::tiles::{TileFn, ahead, eight, opaque};
 
 /// How minima are held.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub(crate) trait Super: 'static {
     const NIBBLES: bool = false;
     /// How minima are held.
     const MINIMA: Minima = Minima::None;
+    /// Whether panels lie in memory rather than in a cache.
+    const COLD: bool = true;
     /// Values of a sub-block.
     const SUB: usize = 256 / (Self::CHUNKS * Self::PARTS);
     /// Which sixteen of the super-block a sub-block starts at.
@@ -227,6 +229,7 @@ const WIDE_BYTES: usize = 1152;
 
 impl<B: Super> Super for Wide<B> {
     const BYTES: usize = WIDE_BYTES + 8192;
+    const COLD: bool = false;
     const CHUNKS: usize = B::CHUNKS;
     const PARTS: usize = B::PARTS;
     const OFFSET: Offset = B::OFFSET;
@@ -373,6 +376,7 @@ unsafe fn block<S: Simd, B: Super, const NR: usize, const NH: usize>(
                 macro_rules! part {
                     ($($part:literal),*) => {$(
                         if const { $part < B::PARTS } {
+                            let p = opaque(p);
                             sub::<S, B, NR, NH>(s, p, act, stride, half, chunk, $part, &mut isum, &mut jsum);
                         }
                     )*};
@@ -461,9 +465,9 @@ unsafe fn sub<S: Simd, B: Super, const NR: usize, const NH: usize>(
         } else {
             eight!(S::LEVEL, g => {
                 if g < B::SUB / 4 {
-                    if stride <= 4 {
+                    if const { B::COLD } {
                         let step = (chunk * B::PARTS + part) * (B::SUB / 4) + g;
-                        s.prefetch(p.wrapping_add(AHEAD + step * (B::BYTES / 64)));
+                        ahead(s, p, step * (B::BYTES / 64), B::BYTES / 64);
                     }
                     let mut w = [s.splat_i(0); NH];
                     for h in 0..NH {

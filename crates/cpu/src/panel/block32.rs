@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use firth_simd::{Level, Simd};
 
-use super::tiles::{AHEAD, TileFn, eight};
+use super::tiles::{TileFn, ahead, eight};
 
 /// Values of IQ4_NL and IQ4_XS nibbles, plus 128.
 pub(crate) const NL_PLUS_128: [u8; 16] =
@@ -183,9 +183,7 @@ impl<B: Block> TileFn for Blocks32<B> {
                     }
                 } else {
                     eight!(S::LEVEL, g => {
-                        if stride <= 4 {
-                            s.prefetch(p.wrapping_add(AHEAD + g * (B::BYTES / 8)));
-                        }
+                        ahead(s, p, B::BYTES * g / 8, B::BYTES / 8);
                         let mut w = [s.splat_i(0); NH];
                         for h in 0..NH {
                             w[h] = B::group(s, p, g, half + h);

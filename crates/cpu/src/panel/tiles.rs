@@ -198,4 +198,30 @@ macro_rules! eight {
 pub(crate) use eight;
 
 /// Bytes that a prefetch runs ahead of the kernel.
-pub(crate) const AHEAD: usize = 4096;
+const AHEAD: usize = 4096;
+
+/// Asks for the lines of one step of a kernel, `len` bytes (up to two lines) from `offset` in the block
+/// at `p`, well ahead. Spread over the steps: a burst at the start of a block would stall the core.
+#[inline(always)]
+pub(crate) fn ahead<S: Simd>(s: S, p: *const u8, offset: usize, len: usize) {
+    let p = p.wrapping_add(AHEAD + offset);
+    s.prefetch(p);
+    if len > 64 {
+        s.prefetch(p.wrapping_add(64));
+    }
+}
+
+/// The same pointer, to the compiler another one: parts of a chunk then load the bytes they share again
+/// from the nearest cache, where the compiler would keep them all and spill.
+#[inline(always)]
+pub(crate) fn opaque(p: *const u8) -> *const u8 {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    {
+        let mut p = p;
+        // SAFETY: no instruction; the pointer comes out as it went in.
+        unsafe { std::arch::asm!("/* {0} */", inout(reg) p, options(nomem, nostack, preserves_flags)) };
+        p
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    p
+}

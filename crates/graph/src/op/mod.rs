@@ -95,8 +95,8 @@ ops! {
 }
 
 pub use act::ActKind;
-pub use rope::RopePairs;
 pub use embed::READY_ROW;
+pub use rope::RopePairs;
 pub use router::{Gating, MIN_WEIGHT_SUM};
 pub use sample::{SAMPLE_NAN, SAMPLE_NONE, outcome};
 

@@ -101,7 +101,13 @@ impl Layer {
             attn: Attention {
                 shape,
                 qkv: Qkv::new(w, &p, &shape, mixer),
-                out: Linear::new(w, &format!("{p}.attn_output"), shape.heads * shape.value_dim, c.width, mixer),
+                out: Linear::new(
+                    w,
+                    &format!("{p}.attn_output"),
+                    shape.heads * shape.value_dim,
+                    c.width,
+                    mixer,
+                ),
                 qk_norm: Some([norm("attn_q_norm", c.key_dim, mixer), norm("attn_k_norm", c.key_dim, mixer)]),
                 pairs: RopePairs::Half,
                 scale: 1.0 / (scale_of as f32).sqrt(),

@@ -41,7 +41,10 @@ enum Factors {
     None,
     All(Vec<f32>),
     /// Chosen by the context size: long above the original context.
-    LongRope { short: Vec<f32>, long: Vec<f32> },
+    LongRope {
+        short: Vec<f32>,
+        long: Vec<f32>,
+    },
 }
 
 impl Factors {
@@ -60,7 +63,13 @@ impl Factors {
         match self {
             Factors::None => &[],
             Factors::All(f) => f,
-            Factors::LongRope { short, long } => if ctx > rope.original_context { long } else { short },
+            Factors::LongRope { short, long } => {
+                if ctx > rope.original_context {
+                    long
+                } else {
+                    short
+                }
+            }
         }
     }
 }

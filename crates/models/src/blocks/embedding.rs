@@ -37,7 +37,14 @@ pub struct Head {
 
 impl Head {
     /// `output_norm`, and `output` or, where the file has none, the embedding itself.
-    pub fn new(w: &Weights, embedding: &Embedding, width: usize, n_vocab: usize, eps: f32, softcap: f32) -> Self {
+    pub fn new(
+        w: &Weights,
+        embedding: &Embedding,
+        width: usize,
+        n_vocab: usize,
+        eps: f32,
+        softcap: f32,
+    ) -> Self {
         let weight = w.matrix_opt("output", &[width, n_vocab], Part::Head);
         Head {
             norm: RmsNorm::new(w, "output_norm", width, eps, Part::Head),
