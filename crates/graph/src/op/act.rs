@@ -41,13 +41,15 @@ impl ActKind {
     /// The function in f64.
     pub fn exact(self, x: f64) -> f64 {
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        // `f64::max` would hide a NaN.
+        let positive = |x: f64| if x < 0.0 { 0.0 } else { x };
         match self {
             ActKind::Silu => x * sigmoid(x),
             ActKind::GeluTanh => 0.5 * x * (1.0 + (0.797_884_560_802_865_4 * (x + 0.044715 * x * x * x)).tanh()),
             ActKind::GeluErf => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
             ActKind::GeluQuick => x * sigmoid(1.702 * x),
-            ActKind::Relu => x.max(0.0),
-            ActKind::ReluSquared => x.max(0.0) * x.max(0.0),
+            ActKind::Relu => positive(x),
+            ActKind::ReluSquared => positive(x) * positive(x),
             ActKind::Sigmoid => sigmoid(x),
             ActKind::Tanh => x.tanh(),
         }
