@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
 use firth_graph::*;
-use firth_quant::Dtype;
 use firth_simd::Level;
 
 use crate::kernels;
@@ -150,11 +149,8 @@ impl Device for CpuDevice {
         src: &dyn WeightBytes,
         on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<WeightId, LoadError> {
-        if w.uses.contains(&Use::Elements)
-            && (w.uses.len() > 1 || !matches!(w.dtype, Dtype::F32 | Dtype::I32))
-        {
-            let reason =
-                format!("weight `{}` ({}) is read by element and must be F32", w.name, w.dtype.name());
+        if w.uses.contains(&Use::Elements) && w.uses.len() > 1 {
+            let reason = format!("weight `{}` is read by element as well as for {:?}", w.name, w.uses);
             return Err(LoadError::Device { device: self.info.name.clone(), reason });
         }
         let region = self.shared.region(weight_bytes(w) as usize, &w.name)?;
@@ -177,8 +173,7 @@ impl Device for CpuDevice {
         }
         let bytes = (spec.page_bytes() as u64).saturating_mul(n as u64);
         self.shared.reserve(bytes, "keys and values")?;
-        let pages =
-            KvPages::new(*kv, n).ok_or_else(|| self.shared.out_of_memory("keys and values", bytes, 0))?;
+        let pages = KvPages::new(*kv, n).ok_or_else(|| self.shared.out_of_memory("keys and values", bytes, 0))?;
         let mut held = self.shared.lock();
         held.states.push(Arc::new(pages));
         Ok(StateId(held.states.len() as u32 - 1))
