@@ -37,7 +37,8 @@ pub fn read(dir: &Path, name: &str) -> Fixture {
     let text = std::fs::read_to_string(dir.join(format!("{name}.json"))).expect("a fixture's description");
     let json: Json = serde_json::from_str(&text).expect("a fixture is JSON");
     let bytes = std::fs::read(dir.join(format!("{name}.f32"))).expect("a fixture's logits");
-    let logits = bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect();
+    let logits =
+        bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect();
     let tokens = json["tokens"].as_array().expect("tokens").iter().map(|t| t.as_u64().expect("an id") as u32);
     Fixture { file: Arc::new(build(&json)), tokens: tokens.collect(), logits }
 }
@@ -51,7 +52,8 @@ pub fn build(json: &Json) -> Gguf {
     let seed = json["seed"].as_u64().expect("a seed");
     for t in json["tensors"].as_array().expect("tensors") {
         let name = t["name"].as_str().expect("a name");
-        let shape: Vec<u64> = t["shape"].as_array().expect("a shape").iter().map(|n| n.as_u64().unwrap()).collect();
+        let shape: Vec<u64> =
+            t["shape"].as_array().expect("a shape").iter().map(|n| n.as_u64().unwrap()).collect();
         let dtype = Dtype::from_name(t["type"].as_str().expect("a type")).expect("a known type");
         let values = weights(name, shape.iter().product::<u64>() as usize, seed);
         let mut bytes = vec![0; dtype.row_bytes(values.len()).expect("whole blocks")];
@@ -90,7 +92,9 @@ fn value(entry: &Json) -> Value {
 
 /// The generator: splitmix64 over the name's hash; see the fixtures' own description.
 pub fn weights(name: &str, n: usize, seed: u64) -> Vec<f32> {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
     const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
     let state = hash ^ seed.wrapping_mul(GAMMA);
     let one = |i: usize| {

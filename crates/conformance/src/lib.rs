@@ -1,1 +1,9 @@
-//! firth: conformance.
+//! Tests of firth as a whole: op cases against the reference interpreter, random graphs, architecture fixtures.
+//!
+//! Nothing uses this crate; its library is what its tests share.
+#![forbid(unsafe_code)]
+
+pub mod cases;
+pub mod data;
+pub mod fixture;
+pub mod harness;

@@ -1,0 +1,178 @@
+//! Keys and values written to shuffled pages and read back by attention.
+
+use firth_graph::op::{Attend, KvWrite};
+use firth_graph::{Extents, Graph, KvSpec, PAGE, PageGroup, Part, StateSpec, Sym};
+use firth_quant::Dtype;
+
+use super::{floats, shape};
+use crate::data::Rng;
+use crate::harness::{Ask, Case, Values};
+
+/// One layer of attention and the steps that it sees.
+#[derive(Clone)]
+pub struct Layer {
+    /// For the name of the case.
+    pub name: &'static str,
+    /// Type of the pages.
+    pub dtype: Dtype,
+    /// Width of keys.
+    pub key_dim: usize,
+    /// Width of values.
+    pub value_dim: usize,
+    /// Heads that keep keys.
+    pub kv_heads: usize,
+    /// Query heads that share one.
+    pub group: usize,
+    /// Window, sinks, cap.
+    pub window: Option<usize>,
+    /// Whether heads have sinks.
+    pub sinks: bool,
+    /// Cap of the scores, 0 for none.
+    pub softcap: f32,
+    /// Steps: rows of each sequence, sequences by number.
+    pub steps: Vec<Vec<(usize, usize)>>,
+}
+
+/// Sequences that a case may name.
+const SEQS: usize = 4;
+/// Pages of a sequence.
+const MAX_PAGES: usize = 5;
+
+impl Layer {
+    /// A plain layer of f32 pages.
+    pub fn plain(name: &'static str) -> Layer {
+        Layer {
+            name,
+            dtype: Dtype::F32,
+            key_dim: 32,
+            value_dim: 32,
+            kv_heads: 2,
+            group: 2,
+            window: None,
+            sinks: false,
+            softcap: 0.0,
+            steps: ragged(),
+        }
+    }
+
+    fn state(&self) -> StateSpec {
+        let (key_dim, value_dim, n_heads) = (self.key_dim, self.value_dim, self.kv_heads);
+        let (dtype, window) = (self.dtype, self.window);
+        StateSpec::Kv(KvSpec { key_dim, value_dim, n_heads, dtype, group: PageGroup(0), window })
+    }
+
+    /// Its graph: inputs `q`, `k`, `v`, `seqs`, `pages` and perhaps `sinks`, output `y`.
+    pub fn build(&self, g: &mut Graph) {
+        let heads = self.kv_heads * self.group;
+        let row = |n: usize, heads: usize| shape(&[n.into(), heads.into(), Sym::T.into()]);
+        let q = floats(g, "q", row(self.key_dim, heads));
+        let (k, v) = (
+            floats(g, "k", row(self.key_dim, self.kv_heads)),
+            floats(g, "v", row(self.value_dim, self.kv_heads)),
+        );
+        let seqs = g.input("seqs", Dtype::I32, shape(&[4.into(), Sym::S.into()]));
+        let pages = g.input("pages", Dtype::I32, shape(&[MAX_PAGES.into(), Sym::S.into()]));
+        let state = g.state("kv", self.state(), Part::Mixer(0));
+        let written = g.push(KvWrite, &[state, k, v, seqs, pages]);
+        let mut inputs = vec![written, q, seqs, pages];
+        if self.sinks {
+            inputs.push(floats(g, "sinks", shape(&[heads.into()])));
+        }
+        let scale = 1.0 / (self.key_dim as f32).sqrt();
+        let y = g.push(Attend { scale, softcap: self.softcap, window: self.window }, &inputs);
+        g.output("y", y);
+    }
+
+    /// The case of its steps.
+    pub fn case(self) -> Case {
+        let steps: Vec<Extents> = self.steps.iter().map(|s| extents(s)).collect();
+        let bounds = Extents { t: steps.iter().map(|x| x.t).max().unwrap_or(0) + 3, s: SEQS, o: 0, p: 0 };
+        let name = format!(
+            "attend {}: {} {}/{} x{} group {} window {:?} sinks {} cap {}",
+            self.name,
+            self.dtype.name(),
+            self.key_dim,
+            self.value_dim,
+            self.kv_heads,
+            self.group,
+            self.window,
+            self.sinks,
+            self.softcap
+        );
+        let mut case = Case::new(name, bounds, |g| self.build(g)).steps(&steps);
+        case.pages = SEQS * MAX_PAGES + 3;
+        let schedule = self.steps;
+        case.fill(move |ask, _| fill(ask, &schedule))
+    }
+}
+
+/// Extents of a step.
+pub fn extents(step: &[(usize, usize)]) -> Extents {
+    Extents { t: step.iter().map(|(_, n)| n).sum(), s: step.len(), o: 0, p: 0 }
+}
+
+fn fill(ask: &Ask, schedule: &[Vec<(usize, usize)>]) -> Option<Values> {
+    match ask.input {
+        "seqs" => Some(Values::I(seq_table(schedule, ask.step))),
+        "pages" => Some(Values::I(page_table(&schedule[ask.step]))),
+        _ => None,
+    }
+}
+
+/// The sequence table of a step: earlier steps have moved the sequences on.
+pub fn seq_table(schedule: &[Vec<(usize, usize)>], step: usize) -> Vec<i32> {
+    let mut row = 0;
+    let mut out = Vec::new();
+    for &(seq, n) in &schedule[step] {
+        let before: usize =
+            schedule[..step].iter().flatten().filter(|(s, _)| *s == seq).map(|(_, n)| n).sum();
+        out.extend([row as i32, n as i32, before as i32, n as i32]);
+        row += n;
+    }
+    out
+}
+
+/// The page table of a step: pages of all sequences shuffled among each other; no page stands for 'none'.
+pub fn page_table(step: &[(usize, usize)]) -> Vec<i32> {
+    let mut pages: Vec<i32> = (0..(SEQS * MAX_PAGES + 3) as i32).collect();
+    Rng::new("pages").shuffle(&mut pages);
+    step.iter().flat_map(|(seq, _)| pages[seq * MAX_PAGES..(seq + 1) * MAX_PAGES].to_vec()).collect()
+}
+
+/// Prompts, decoding and both in one step; lengths around pages.
+fn ragged() -> Vec<Vec<(usize, usize)>> {
+    vec![
+        vec![(0, 70), (2, 1)],
+        vec![(1, PAGE), (0, 1), (2, 3)],
+        vec![],
+        vec![(2, 1), (1, 1), (0, 1), (3, 5)],
+        vec![(0, 57), (1, 66)],
+        vec![(3, 1), (1, 1), (0, 1)],
+    ]
+}
+
+/// All of them.
+pub fn cases() -> Vec<Case> {
+    let mut out = Vec::new();
+    let plain = Layer::plain;
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Q8_0] {
+        for group in [1, 2, 3, 4, 8] {
+            out.push(Layer { dtype, group, ..plain("groups") });
+        }
+        for dim in [32, 64, 80, 96, 128, 256] {
+            if dim % dtype.block_len() == 0 {
+                let steps = vec![vec![(0, 9), (1, 2)], vec![(0, PAGE), (1, 1)]];
+                out.push(Layer { dtype, key_dim: dim, value_dim: dim, steps, ..plain("dims") });
+            }
+        }
+        out.push(Layer { dtype, key_dim: 96, value_dim: 64, kv_heads: 1, ..plain("two dims") });
+        for window in [1, 2, 7, PAGE, PAGE + 1, 100] {
+            out.push(Layer { dtype, window: Some(window), group: 3, ..plain("windows") });
+        }
+        out.push(Layer { dtype, sinks: true, ..plain("sinks") });
+        out.push(Layer { dtype, softcap: 3.0, ..plain("cap") });
+        out.push(Layer { dtype, softcap: 3.0, sinks: true, window: Some(33), group: 4, ..plain("all") });
+    }
+    out.push(Layer { key_dim: 6, value_dim: 5, ..plain("odd dims") });
+    out.into_iter().map(Layer::case).collect()
+}

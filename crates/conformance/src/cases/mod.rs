@@ -1,0 +1,63 @@
+//! Cases of every op, as data.
+
+mod attention;
+mod elementwise;
+mod experts;
+mod layouts;
+mod products;
+mod rows;
+
+use firth_graph::{Extent, Extents, Graph, Node, Part, Shape, Sym, WeightSource};
+use firth_quant::Dtype;
+
+use crate::harness::Case;
+
+/// Row widths: one element, around the sixteen and 32 lanes, past 256, and a multiple of 16.
+pub const WIDTHS: [usize; 5] = [1, 31, 33, 257, 64];
+
+/// Row counts around tiles of six.
+pub const ROWS: [usize; 7] = [0, 1, 2, 5, 6, 7, 13];
+
+/// Every case, by group.
+pub fn all() -> Vec<(&'static str, Vec<Case>)> {
+    vec![
+        ("elementwise", elementwise::cases()),
+        ("layouts", layouts::cases()),
+        ("rows", rows::cases()),
+        ("experts", experts::cases()),
+        ("products", products::cases()),
+        ("attention", attention::cases()),
+    ]
+}
+
+/// The cases of a group.
+pub fn group(name: &str) -> Vec<Case> {
+    all().into_iter().find(|(n, _)| *n == name).expect("a group of cases").1
+}
+
+/// Bounds of `t` rows.
+fn rows(t: usize) -> Extents {
+    Extents { t, o: 0, p: 0, s: 0 }
+}
+
+/// `[n, T]`.
+fn wide(n: usize) -> Shape {
+    Shape::new([n.into(), Sym::T.into()])
+}
+
+/// A shape of any axes.
+fn shape(axes: &[Extent]) -> Shape {
+    let mut all = [Extent::Const(1); 4];
+    all[..axes.len()].copy_from_slice(axes);
+    Shape::new(all)
+}
+
+/// An f32 input.
+fn floats(g: &mut Graph, name: &str, shape: Shape) -> Node {
+    g.input(name, Dtype::F32, shape)
+}
+
+/// A weight.
+fn weight(g: &mut Graph, name: &str, dtype: Dtype, axes: &[usize]) -> Node {
+    g.weight(WeightSource::File(name.into()), dtype, Shape::fixed(axes), Part::Head)
+}

@@ -1,0 +1,88 @@
+//! Products with a weight of every type.
+
+use firth_graph::op::*;
+use firth_quant::Dtype;
+
+use super::{ROWS, floats, rows, weight, wide};
+use crate::harness::Case;
+
+/// Types that a matrix may have: all but integers and f64.
+pub const TYPES: &[Dtype] = &[
+    Dtype::F32,
+    Dtype::F16,
+    Dtype::BF16,
+    Dtype::Q4_0,
+    Dtype::Q4_1,
+    Dtype::Q5_0,
+    Dtype::Q5_1,
+    Dtype::Q8_0,
+    Dtype::Q2_K,
+    Dtype::Q3_K,
+    Dtype::Q4_K,
+    Dtype::Q5_K,
+    Dtype::Q6_K,
+    Dtype::IQ1_S,
+    Dtype::IQ1_M,
+    Dtype::IQ2_XXS,
+    Dtype::IQ2_XS,
+    Dtype::IQ2_S,
+    Dtype::IQ3_XXS,
+    Dtype::IQ3_S,
+    Dtype::IQ4_NL,
+    Dtype::IQ4_XS,
+    Dtype::TQ1_0,
+    Dtype::TQ2_0,
+    Dtype::MXFP4,
+    Dtype::NVFP4,
+    Dtype::Q1_0,
+    Dtype::Q2_0,
+];
+
+/// All of them.
+pub fn cases() -> Vec<Case> {
+    let mut out = Vec::new();
+    for &dtype in TYPES {
+        let ks: Vec<usize> = match dtype.block_len() {
+            1 => vec![1, 17, 48, 257],
+            n @ ..=64 => vec![n, 3 * n, 256 + n],
+            n => vec![n, 3 * n],
+        };
+        for &k in &ks {
+            for n in [1, 31, 33, 257] {
+                // The longest row with every number of outputs, the others with one of them.
+                if k == *ks.last().expect("a length") || n == 33 {
+                    out.push(product(dtype, k, n));
+                }
+            }
+        }
+    }
+    out.push(two_forms());
+    out
+}
+
+fn product(dtype: Dtype, k: usize, n: usize) -> Case {
+    let case = Case::new(format!("mat_mul {} {k}x{n}", dtype.name()), rows(13), |g| {
+        let (w, x) = (weight(g, "w", dtype, &[k, n]), floats(g, "x", wide(k)));
+        let y = g.push(MatMul, &[w, x]);
+        g.output("y", y);
+    });
+    case.steps(&ROWS.map(rows))
+}
+
+/// One value that meets weights of three forms, and a chain of products whose buffers take turns.
+fn two_forms() -> Case {
+    let case = Case::new("products of one value with several types", rows(13), |g| {
+        let x = floats(g, "x", wide(256));
+        for (i, dtype) in [Dtype::F32, Dtype::Q8_0, Dtype::Q4_K, Dtype::Q4_1, Dtype::F16, Dtype::Q6_K]
+            .into_iter()
+            .enumerate()
+        {
+            let w = weight(g, &format!("a{i}"), dtype, &[256, 32]);
+            let y = g.push(MatMul, &[w, x]);
+            let w = weight(g, &format!("b{i}"), Dtype::Q8_0, &[32, 40]);
+            let y = g.push(MatMul, &[w, y]);
+            g.output(&format!("y{i}"), y);
+        }
+    });
+    case.steps(&ROWS.map(rows))
+}
