@@ -60,6 +60,15 @@ impl Object for Generator {
     fn is_true(self: &Arc<Self>) -> bool {
         true
     }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<generator>")
+    }
+}
+
+/// Whether the value is a generator: Python prints it by its name and refuses it in JSON.
+pub(super) fn is_generator(value: &Value) -> bool {
+    value.downcast_object_ref::<Generator>().is_some()
 }
 
 /// Makes the filters that are generators in Python give generators.
@@ -74,6 +83,10 @@ pub(super) fn add_generators(environment: &mut Environment<'static>) {
     ];
     for (name, filter) in filters {
         environment.add_filter(name, move |state: &mut State, args: Rest<Value>| -> Result<Value, Error> {
+            // What is false, none above all, has no items to Python's filters.
+            if args.first().is_some_and(|value| !value.is_true()) {
+                return Ok(Value::from_object(Generator(Vec::new())));
+            }
             let items = filter.call(state, &args)?;
             Ok(Value::from_object(Generator(items.try_iter()?.collect())))
         });

@@ -60,7 +60,8 @@ impl Json<'_> {
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => out.push_str(&number(value)),
             ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
-            ValueKind::Seq => {
+            // A sum of lists is a list to Python, and an iterable to the template engine.
+            ValueKind::Seq | ValueKind::Iterable if !objects::is_generator(value) => {
                 let mut items = Vec::new();
                 for item in value.try_iter()? {
                     self.state.consume_fuel(1)?;
@@ -211,7 +212,7 @@ fn write_repr(state: &State, value: &Value, depth: usize, out: &mut String) -> R
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
         ValueKind::Number => out.push_str(&number(value)),
         ValueKind::String => quote(value.as_str().unwrap_or_default(), out),
-        ValueKind::Seq => {
+        ValueKind::Seq | ValueKind::Iterable if !objects::is_generator(value) => {
             out.push('[');
             for (i, item) in value.try_iter()?.enumerate() {
                 out.push_str(if i > 0 { ", " } else { "" });

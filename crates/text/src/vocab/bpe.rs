@@ -136,10 +136,10 @@ impl Bpe {
         out: &mut Vec<u32>,
     ) {
         let only_lines = self.pre.lines_whole && word.bytes().all(|b| b == b'\n');
-        if self.pre.whole_words || only_lines {
-            if let Some(id) = self.whole(tokens, word, buffer) {
-                return out.push(id);
-            }
+        if (self.pre.whole_words || only_lines)
+            && let Some(id) = self.whole(tokens, word, buffer)
+        {
+            return out.push(id);
         }
         merger.clear();
         if self.pre.raw {
