@@ -173,7 +173,8 @@ impl Device for CpuDevice {
         }
         let bytes = (spec.page_bytes() as u64).saturating_mul(n as u64);
         self.shared.reserve(bytes, "keys and values")?;
-        let pages = KvPages::new(*kv, n).ok_or_else(|| self.shared.out_of_memory("keys and values", bytes, 0))?;
+        let pages =
+            KvPages::new(*kv, n).ok_or_else(|| self.shared.out_of_memory("keys and values", bytes, 0))?;
         let mut held = self.shared.lock();
         held.states.push(Arc::new(pages));
         Ok(StateId(held.states.len() as u32 - 1))

@@ -33,7 +33,9 @@ fn form_of(w: &WeightSpec) -> Form {
     let dims = w.shape.dims(&Extents::default());
     let product = w.uses.iter().any(|u| matches!(u, Use::MatMul | Use::Experts));
     match product {
-        true => Form::Panels(PanelLayout::new(w.dtype, dims[0], dims[1]).expect("the planner asked whether it has panels")),
+        true => Form::Panels(
+            PanelLayout::new(w.dtype, dims[0], dims[1]).expect("the planner asked whether it has panels"),
+        ),
         false if w.uses.contains(&Use::Rows) => Form::Blocks,
         false => Form::Elements,
     }
@@ -61,7 +63,12 @@ impl StoredWeight {
         pool: &Pool,
         on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Self, LoadError> {
-        let out = StoredWeight { form: form_of(w), dtype: w.dtype, dims: w.shape.dims(&Extents::default()), region };
+        let out = StoredWeight {
+            form: form_of(w),
+            dtype: w.dtype,
+            dims: w.shape.dims(&Extents::default()),
+            region,
+        };
         let bytes = src.bytes();
         let expected = out.row_bytes() * out.dims[1] * out.dims[2] * out.dims[3];
         if bytes.len() != expected {
@@ -153,10 +160,5 @@ impl StoredWeight {
     /// Matrices of a weight of experts.
     pub fn n_matrices(&self) -> usize {
         self.dims[2] * self.dims[3]
-    }
-
-    /// Bytes held.
-    pub fn bytes(&self) -> usize {
-        self.region.len()
     }
 }
