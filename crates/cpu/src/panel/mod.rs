@@ -248,7 +248,7 @@ impl Call<'_> {
         let full = a.rows / TILE_ROWS;
         if self.level != Level::Avx512 {
             self.run::<T, 0>(panels, panel_bytes, range.clone(), 0, full, TILE_ROWS);
-            if a.rows % TILE_ROWS > 0 {
+            if !a.rows.is_multiple_of(TILE_ROWS) {
                 self.run::<T, 0>(panels, panel_bytes, range, full, 1, a.rows % TILE_ROWS);
             }
             return;

@@ -219,7 +219,7 @@ pub(crate) fn opaque(p: *const u8) -> *const u8 {
     {
         let mut p = p;
         // SAFETY: no instruction; the pointer comes out as it went in.
-        unsafe { std::arch::asm!("/* {0} */", inout(reg) p, options(nomem, nostack, preserves_flags)) };
+        unsafe { std::arch::asm!("/* {0} */", inout(reg) p, options(readonly, nostack, preserves_flags)) };
         p
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
