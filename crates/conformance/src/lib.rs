@@ -7,3 +7,4 @@ pub mod cases;
 pub mod data;
 pub mod fixture;
 pub mod harness;
+pub mod models;

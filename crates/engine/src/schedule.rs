@@ -131,6 +131,8 @@ struct Job {
     said: Vec<u32>,
     timings: Timings,
     running: Option<Running>,
+    /// Rows in the next step.
+    share: usize,
 }
 
 /// Requests over an engine.
@@ -173,7 +175,7 @@ impl Scheduler {
         let id = JobId(self.next);
         self.next += 1;
         let timings = Timings::default();
-        self.waiting.push_back(Job { id, request, said: Vec::new(), timings, running: None });
+        self.waiting.push_back(Job { id, request, said: Vec::new(), timings, running: None, share: 0 });
         Ok(id)
     }
 
@@ -198,10 +200,11 @@ impl Scheduler {
     pub fn tick(&mut self, on: &mut dyn FnMut(JobId, Event) -> ControlFlow<()>) -> Result<(), EngineError> {
         self.admit(on);
         loop {
-            let chunks = self.share_rows();
-            match self.run(&chunks) {
+            self.share_rows();
+            self.fill(on);
+            match self.engine.run() {
                 Ok(()) => {
-                    self.advance(&chunks, on);
+                    self.advance(on);
                     return Ok(());
                 }
                 // The oldest is never parked: when it alone does not fit, it fails.
@@ -278,55 +281,42 @@ impl Scheduler {
 
     /// Rows of each active job in the next step: one for those that decode, the rest of the batch for prompts,
     /// oldest first.
-    fn share_rows(&self) -> Vec<usize> {
+    fn share_rows(&mut self) {
         let left = |j: &Job| j.running.as_ref().map_or(0, |r| r.ids.len() - r.done);
         let decoding = self.active.iter().filter(|j| left(j) == 1).count();
         let mut free = self.engine.bounds().t.saturating_sub(decoding);
-        let share = |j: &Job| match left(j) {
-            1 => 1,
-            n => {
-                let n = n.min(free);
-                free -= n;
-                n
-            }
-        };
-        self.active.iter().map(share).collect()
-    }
-
-    fn run(&mut self, chunks: &[usize]) -> Result<(), EngineError> {
-        for job in &mut self.active {
-            let (Some(c), Some(r)) = (&mut job.request.constraint, &mut job.running) else { continue };
-            if let Some(mask) = &mut r.sampler.mask {
-                c.mask(mask)?;
+        for j in &mut self.active {
+            j.share = match left(j) {
+                1 => 1,
+                n => n.min(free),
+            };
+            if j.share > 1 || left(j) > 1 {
+                free -= j.share;
             }
         }
-        let feed = |(job, n): (&'_ Job, &usize)| {
-            let r = job.running.as_ref().expect("an active job has a sequence");
-            let last = r.done + n == r.ids.len();
-            (r.seq, r.done, *n, last)
-        };
-        let parts: Vec<_> = self.active.iter().zip(chunks).map(feed).collect();
-        let feeds: Vec<Feed> = (self.active.iter().zip(&parts))
-            .filter(|(_, p)| p.2 > 0)
-            .map(|(job, &(seq, done, n, last))| {
-                let r = job.running.as_ref().expect("an active job has a sequence");
-                Feed {
-                    seq,
-                    ids: &r.ids[done..done + n],
-                    embeds: None,
-                    want: if last { Want::Last } else { Want::None },
-                    sampler: last.then_some(&r.sampler),
+    }
+
+    /// Feeds the shares of all jobs to a step. A job that cannot go on fails alone.
+    fn fill(&mut self, on: &mut dyn FnMut(JobId, Event) -> ControlFlow<()>) {
+        self.engine.begin();
+        let mut i = 0;
+        while i < self.active.len() {
+            match feed(&mut self.engine, &mut self.active[i]) {
+                Ok(()) => i += 1,
+                Err(e) => {
+                    let job = self.active.remove(i);
+                    let _ = on(job.id, Event::Failed(e));
+                    self.end(job);
                 }
-            })
-            .collect();
-        self.engine.step(&feeds)
+            }
+        }
     }
 
     /// Notes what the step computed and takes the sampled tokens.
-    fn advance(&mut self, chunks: &[usize], on: &mut dyn FnMut(JobId, Event) -> ControlFlow<()>) {
-        let mut feed = 0;
+    fn advance(&mut self, on: &mut dyn FnMut(JobId, Event) -> ControlFlow<()>) {
         let mut jobs = std::mem::take(&mut self.active);
-        for (job, n) in jobs.iter_mut().zip(chunks).filter(|(_, n)| **n > 0) {
+        for (feed, job) in jobs.iter_mut().filter(|j| j.share > 0).enumerate() {
+            let n = job.share;
             let r = job.running.as_mut().expect("an active job has a sequence");
             r.done += n;
             if r.done <= job.request.ids.len() {
@@ -337,7 +327,6 @@ impl Scheduler {
                 self.engine.memory.snapshot(r.seq);
             }
             let sampled = (r.done == r.ids.len()).then(|| self.engine.sampled(feed, 0));
-            feed += 1;
             let Some(sampled) = sampled else { continue };
             let end = match sampled {
                 Ok(id) => self.take(job, id, on),
@@ -412,4 +401,24 @@ impl Scheduler {
             self.engine.close(r.seq);
         }
     }
+}
+
+/// Adds a job's share of rows to the engine's step.
+fn feed(engine: &mut Engine, job: &mut Job) -> Result<(), EngineError> {
+    let r = job.running.as_mut().expect("an active job has a sequence");
+    if job.share == 0 {
+        return Ok(());
+    }
+    let end = r.done + job.share;
+    let last = end == r.ids.len();
+    if let (true, Some(c), Some(mask)) = (last, &mut job.request.constraint, &mut r.sampler.mask) {
+        c.mask(mask)?;
+    }
+    engine.feed(&Feed {
+        seq: r.seq,
+        ids: &r.ids[r.done..end],
+        embeds: None,
+        want: if last { Want::Last } else { Want::None },
+        sampler: last.then_some(&r.sampler),
+    })
 }

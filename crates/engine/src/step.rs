@@ -71,17 +71,29 @@ impl Slots {
     }
 }
 
-/// Lists that a step fills again and again.
+/// A step while it is fed; its lists are used again and again.
 pub(crate) struct Scratch {
     appends: Vec<(Seq, usize)>,
     /// First output row of each feed, and one more.
     first_out: Vec<usize>,
+    /// Ids of all rows, for the commit.
+    ids: Vec<u32>,
+    taken: Taken,
 }
 
 impl Scratch {
     pub fn new(bounds: &Extents, parallel: usize) -> Scratch {
         let n = parallel.max(bounds.s) + 1;
-        Scratch { appends: Vec::with_capacity(n), first_out: Vec::with_capacity(n) }
+        Scratch {
+            appends: Vec::with_capacity(n),
+            first_out: Vec::with_capacity(n + 1),
+            ids: Vec::with_capacity(bounds.t),
+            taken: Taken::default(),
+        }
+    }
+
+    fn outputs(&self) -> usize {
+        self.first_out.last().copied().unwrap_or(0)
     }
 }
 
@@ -123,18 +135,67 @@ impl Engine {
     ///
     /// At most [`Engine::bounds`] rows, outputs and sequences; each sequence once.
     pub fn step(&mut self, feeds: &[Feed]) -> Result<(), EngineError> {
-        let extents = self.place(feeds)?;
-        self.copy_pages()?;
-        self.fill(feeds);
-        let ran = self.runner.run(extents);
+        self.begin();
+        for f in feeds {
+            self.feed(f)?;
+        }
+        self.run()
+    }
+
+    /// Begins a step: [`Engine::feed`] adds rows to it, [`Engine::run`] runs it.
+    pub fn begin(&mut self) {
+        let b = &mut self.scratch;
+        b.appends.clear();
+        b.first_out.clear();
+        b.first_out.push(0);
+        b.ids.clear();
+        b.taken = Taken::default();
+    }
+
+    /// Adds rows of one sequence to the step.
+    ///
+    /// # Errors
+    /// The sequence would outgrow its context, or an id is outside the vocabulary; the step is as before.
+    pub fn feed(&mut self, f: &Feed) -> Result<(), EngineError> {
+        self.check(f)?;
+        let b = &self.scratch;
+        let (row, out) = (b.ids.len(), b.outputs());
+        let x = Extents { t: row + f.ids.len(), o: out + wanted(f), p: 0, s: b.appends.len() + 1 };
+        assert!(x.within(&self.bounds), "a step of {x:?} exceeds {:?}", self.bounds);
+        self.fill_rows(f, row);
+        self.fill_outputs(f, row, out);
+        self.scratch.appends.push((f.seq, f.ids.len()));
+        self.scratch.ids.extend_from_slice(f.ids);
+        self.scratch.first_out.push(x.o);
+        Ok(())
+    }
+
+    /// Runs the step that was fed and commits its tokens. On an error nothing has changed.
+    pub fn run(&mut self) -> Result<(), EngineError> {
+        let b = &self.scratch;
+        let x = Extents { t: b.ids.len(), o: b.outputs(), p: 0, s: b.appends.len() };
+        self.memory.plan(&b.appends).map_err(|_| EngineError::Full { needed: x.t })?;
+        let ran = self.compute(x);
         if ran.is_err() {
             self.memory.abort();
+            return ran;
         }
-        ran?;
-        for f in feeds {
-            self.memory.commit(f.seq, f.ids);
+        let mut row = 0;
+        for &(seq, n) in &self.scratch.appends {
+            self.memory.commit(seq, &self.scratch.ids[row..row + n]);
+            row += n;
         }
         Ok(())
+    }
+
+    fn compute(&mut self, x: Extents) -> Result<(), EngineError> {
+        self.copy_pages()?;
+        let mut row = 0;
+        for s in 0..self.scratch.appends.len() {
+            self.fill_tables(s, row);
+            row += self.scratch.appends[s].1;
+        }
+        Ok(self.runner.run(x)?)
     }
 
     /// Logits of output row `o` of feed `feed` of the last step.
@@ -150,24 +211,6 @@ impl Engine {
             id if id < 0 => Err(EngineError::NothingAllowed),
             id => Ok(id as u32),
         }
-    }
-
-    /// Checks the feeds and reserves their pages.
-    fn place(&mut self, feeds: &[Feed]) -> Result<Extents, EngineError> {
-        let mut x = Extents { t: 0, o: 0, p: 0, s: feeds.len() };
-        self.scratch.appends.clear();
-        self.scratch.first_out.clear();
-        for f in feeds {
-            self.scratch.first_out.push(x.o);
-            x.t += f.ids.len();
-            x.o += wanted(f);
-            self.check(f)?;
-            self.scratch.appends.push((f.seq, f.ids.len()));
-        }
-        self.scratch.first_out.push(x.o);
-        assert!(x.within(&self.bounds), "a step of {x:?} exceeds {:?}", self.bounds);
-        self.memory.plan(&self.scratch.appends).map_err(|_| EngineError::Full { needed: x.t })?;
-        Ok(x)
     }
 
     fn check(&self, f: &Feed) -> Result<(), EngineError> {
@@ -197,18 +240,6 @@ impl Engine {
         Ok(())
     }
 
-    fn fill(&mut self, feeds: &[Feed]) {
-        let mut taken = Taken::default();
-        let (mut row, mut out) = (0, 0);
-        for (s, f) in feeds.iter().enumerate() {
-            self.fill_rows(f, row);
-            self.fill_tables(f, s, row);
-            self.fill_outputs(f, row, out, &mut taken);
-            row += f.ids.len();
-            out += wanted(f);
-        }
-    }
-
     fn fill_rows(&mut self, f: &Feed, row: usize) {
         let (first, n, width) = (self.memory.len(f.seq), f.ids.len(), self.info.width);
         let host = self.runner.host_mut();
@@ -224,8 +255,9 @@ impl Engine {
         positions.iter_mut().enumerate().for_each(|(i, p)| *p = (first + i) as i32);
     }
 
-    fn fill_tables(&mut self, f: &Feed, s: usize, row: usize) {
-        let (first, n) = (self.memory.len(f.seq), f.ids.len());
+    fn fill_tables(&mut self, s: usize, row: usize) {
+        let (seq, n) = self.scratch.appends[s];
+        let first = self.memory.len(seq);
         let host = self.runner.host_mut();
         let table = &mut host.i32_mut(self.slots.seqs)[s * seq_table::WIDTH..(s + 1) * seq_table::WIDTH];
         table[seq_table::FIRST_ROW] = row as i32;
@@ -234,18 +266,18 @@ impl Engine {
         table[seq_table::N_CERTAIN] = n as i32;
         let width = self.ctx.div_ceil(firth_graph::PAGE).max(1);
         for (g, slot) in self.slots.pages.iter().enumerate() {
-            let pages = self.memory.page_table(f.seq, g);
+            let pages = self.memory.page_table(seq, g);
             let n = pages.len().min(width);
             host.i32_mut(*slot)[s * width..s * width + n].copy_from_slice(&pages[..n]);
         }
     }
 
-    fn fill_outputs(&mut self, f: &Feed, row: usize, out: usize, taken: &mut Taken) {
+    fn fill_outputs(&mut self, f: &Feed, row: usize, out: usize) {
         let first = self.memory.len(f.seq);
         for (o, offset) in (f.ids.len() - wanted(f)..f.ids.len()).enumerate() {
             self.runner.host_mut().i32_mut(self.slots.out_rows)[out + o] = (row + offset) as i32;
             let params = match f.sampler {
-                Some(sampler) => self.sampler_row(sampler, first + offset + 1, taken),
+                Some(sampler) => self.sampler_row(sampler, first + offset + 1),
                 // A row that nobody samples takes the highest logit: the cheapest that is defined.
                 None => {
                     RowParams { flags: RowParams::GREEDY, mask: RowParams::NO_MASK, ..RowParams::default() }
@@ -260,9 +292,10 @@ impl Engine {
     }
 
     /// The parameter row of a sampler for the token at `index`, its lists put behind those already there.
-    fn sampler_row(&mut self, s: &Sampler, index: usize, taken: &mut Taken) -> RowParams {
+    fn sampler_row(&mut self, s: &Sampler, index: usize) -> RowParams {
         let mut p = s.row(index);
         let words = self.info.n_vocab.div_ceil(32);
+        let taken = &mut self.scratch.taken;
         let host = self.runner.host_mut();
         let len = put_pairs(host.i32_mut(self.slots.penalties), taken.penalties, s.counts());
         p.set_penalties(taken.penalties as u32, len as u32);

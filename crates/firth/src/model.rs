@@ -44,7 +44,7 @@ pub struct Prompt {
 }
 
 /// How to generate.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct GenerateOptions {
     /// Sampling; the file's defaults when `None`.
     pub params: Option<Params>,
@@ -54,12 +54,6 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Go on past end tokens.
     pub ignore_eos: bool,
-}
-
-impl Default for GenerateOptions {
-    fn default() -> Self {
-        GenerateOptions { params: None, max_tokens: None, stop: Vec::new(), ignore_eos: false }
-    }
 }
 
 /// An answer.

@@ -256,7 +256,9 @@ impl Layout {
             return Err(ViewError::Symbol(shape));
         }
         let n0 = bounds.of(shape.axes()[0]);
-        if dtype.block_len() > 1 && (n0 % dtype.block_len() != 0 || strides[0] != dtype.block_bytes()) {
+        if dtype.block_len() > 1
+            && (!n0.is_multiple_of(dtype.block_len()) || strides[0] != dtype.block_bytes())
+        {
             return Err(ViewError::Blocks { dtype: dtype.name(), len: n0, stride: strides[0] });
         }
         let out = Layout { dtype, shape, strides, offset };
@@ -353,7 +355,7 @@ impl Layout {
             if stride < below {
                 return false;
             }
-            below = stride * (n - 1) + below;
+            below += stride * (n - 1);
         }
         true
     }

@@ -118,7 +118,7 @@ fn hostile_templates_end_in_errors() {
         "{% set ns = namespace(x='xxxxxxxx') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
     );
     check_hostile(
-        "{% set ns = namespace(x=['x']) %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x=['x']) %}{% for i in range(25) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}",
     );
     for end in [
         "|tojson",
@@ -130,16 +130,25 @@ fn hostile_templates_end_in_errors() {
         "|reverse|first",
         "|sort",
     ] {
-        let doubled = "{% set ns = namespace(x=['x']) %}{% for i in range(62) %}{% set ns.x = ns.x + ns.x %}{% endfor %}";
+        let doubled = "{% set ns = namespace(x=['x']) %}{% for i in range(25) %}{% set ns.x = ns.x + ns.x %}{% endfor %}";
         check_hostile(&format!("{doubled}{{{{ ns.x{end} }}}}"));
     }
     check_hostile("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}");
     check_hostile(&"{{ (x) }}".replace("(x)", &format!("{}x{}", "(".repeat(5000), ")".repeat(5000))));
     check_hostile(&"{% if x %}".repeat(5000));
-    check_hostile(&format!("{{{{ {}1 }}}}", "-".repeat(100_000)));
-    check_hostile(&format!("{{{{ {}1 }}}}", "not ".repeat(100_000)));
-    check_hostile(&format!("{{{{ x{} }}}}", ".a".repeat(100_000)));
-    check_hostile(&format!("{{{{ x{} }}}}", "|upper".repeat(100_000)));
+    // As deep as the parser can be sent by a template of the most bytes.
+    let fill = |start: &str, unit: &str, end: &str| {
+        format!("{start}{}{end}", unit.repeat(((1 << 18) - start.len() - end.len()) / unit.len()))
+    };
+    check_hostile(&fill("{{ ", "-", "''}}"));
+    check_hostile(&fill("{{ -'' and ", "not ", "x}}"));
+    check_hostile(&fill("{{ x", ".a", "}}"));
+    check_hostile(&fill("{{ x", "|abs", "}}"));
+    check_hostile(&fill("{{ -''", "+1", "}}"));
+    check_hostile(&fill("{{ -''", "**1", "}}"));
+    check_hostile(&fill("{{ -''", "[0]", "}}"));
+    check_hostile(&fill("{{ -'' if x", " else x if x", "}}"));
+    check_hostile(&fill("{{ -'' }}{% if x %}", "{%elif x%}", "{% endif %}"));
     check_hostile("{{ 'x' * 1000000000000 }}");
     check_hostile("{{ strftime_now('%') }}");
     check_hostile(

@@ -101,7 +101,7 @@ pub use router::{Gating, MIN_WEIGHT_SUM};
 pub use sample::{SAMPLE_NAN, SAMPLE_NONE, outcome};
 
 /// Exactly `N` operands.
-pub(crate) fn exactly<'a, const N: usize>(inputs: &'a [Type]) -> Result<&'a [Type; N], ShapeError> {
+pub(crate) fn exactly<const N: usize>(inputs: &[Type]) -> Result<&[Type; N], ShapeError> {
     const WORDS: [&str; 7] = ["no", "1", "2", "3", "4", "5", "6"];
     inputs.try_into().map_err(|_| ShapeError::Arity { expected: WORDS[N], found: inputs.len() })
 }

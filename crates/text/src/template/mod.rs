@@ -70,7 +70,9 @@ pub struct ChatTemplate {
 
 const NAME: &str = "chat_template";
 /// A template is a few thousand bytes; the parser needs stack and time for each.
-const MAX_SOURCE: usize = 1 << 20;
+const MAX_SOURCE: usize = 1 << 18;
+/// Stack of the parser, for each byte of a template. It calls itself for every sign, `not`, `elif` and the like.
+const STACK_PER_BYTE: usize = 4 << 10;
 /// Stack depth of macros, in the template engine's units (a call is about ten). Fits a stack of 1 MiB.
 const MAX_CALLS: usize = 200;
 
@@ -84,9 +86,7 @@ impl ChatTemplate {
             let message = format!("it has {} bytes, expected at most {MAX_SOURCE}", source.len());
             return Err(TemplateError::Syntax { line: 0, message });
         }
-        let mut environment = environment();
-        let plain = functions::without_generation_tags(source);
-        environment.add_template_owned(NAME, plain).map_err(|e| syntax(&e))?;
+        let environment = compile(functions::without_generation_tags(source))?;
         Ok(ChatTemplate { environment, source: source.to_owned(), bos: bos.to_owned(), eos: eos.to_owned() })
     }
 
@@ -163,6 +163,24 @@ fn environment() -> Environment<'static> {
     environment.set_recursion_limit(MAX_CALLS);
     functions::add(&mut environment);
     environment
+}
+
+/// Parses a template on a stack that is deep enough for any of its length.
+fn compile(source: String) -> Result<Environment<'static>, TemplateError> {
+    let stack = (1 << 21) + STACK_PER_BYTE * source.len();
+    let parse = move || {
+        let mut environment = environment();
+        environment.add_template_owned(NAME, source).map_err(|e| syntax(&e))?;
+        Ok(environment)
+    };
+    // There are no threads on the web, where running out of stack ends the page and not a server.
+    if cfg!(target_family = "wasm") {
+        return parse();
+    }
+    let failed = |message: String| TemplateError::Syntax { line: 0, message };
+    let thread = std::thread::Builder::new().stack_size(stack).spawn(parse);
+    let thread = thread.map_err(|e| failed(format!("no thread to parse it: {e}")))?;
+    thread.join().unwrap_or_else(|_| Err(failed("the parser gave up".to_owned())))
 }
 
 fn syntax(error: &minijinja::Error) -> TemplateError {

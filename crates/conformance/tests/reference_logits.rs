@@ -1,0 +1,108 @@
+//! Real and trained models against recorded log-probabilities.
+
+use std::sync::Arc;
+
+use firth::{Dtype, EngineOptions, LogitsOptions};
+use firth_conformance::{fixture, models};
+use firth_cpu::Level;
+use firth_engine::{Feed, Want};
+use firth_gguf::Gguf;
+use serde_json::Value;
+
+fn options(n: usize) -> EngineOptions {
+    let outputs = Some(n.clamp(1, 256));
+    EngineOptions { ctx: Some(n + 200), batch: n.max(1), outputs, kv: Dtype::F32, ..EngineOptions::default() }
+}
+
+fn list(v: &Value) -> Vec<u32> {
+    v.as_array().expect("a list").iter().map(|x| x.as_u64().expect("an id") as u32).collect()
+}
+
+/// Log-probabilities of every row.
+fn log_probs(file: &Arc<Gguf>, ids: &[u32]) -> Vec<Vec<f32>> {
+    let mut engine = models::engine(file, &options(ids.len()), Level::detect(), 2);
+    let mut out = Vec::new();
+    firth::logits(&mut engine, ids, &LogitsOptions::default(), &mut |_, row| {
+        let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = row.iter().map(|z| f64::from(z - max).exp()).sum();
+        out.push(row.iter().map(|z| z - max - sum.ln() as f32).collect());
+    })
+    .expect("the model runs");
+    out
+}
+
+fn best(row: &[f32]) -> usize {
+    row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0))).expect("a row").0
+}
+
+#[test]
+fn real_models() {
+    let Some(shared) = fixture::shared() else { return };
+    let cases = [(models::SMOLLM2, "smollm2-135m-instruct-q4_1"), (models::GEMMA3, "gemma-3-270m-it-q4_k_m")];
+    for (name, golden) in cases {
+        let Some(file) = models::real(name) else { continue };
+        let path = shared.join(format!("fixtures/logits/{golden}.json"));
+        let json: Value =
+            serde_json::from_str(&std::fs::read_to_string(path).expect("a golden")).expect("JSON");
+        let (mut n, mut agree, mut difference) = (0, 0, 0.0);
+        for (_, prompt) in json["prompts"].as_object().expect("prompts") {
+            let ids = list(&prompt["ids"]);
+            let found = log_probs(&file, &ids);
+            for p in prompt["logprobs"].as_array().expect("positions") {
+                let row = &found[p["position"].as_u64().expect("a position") as usize];
+                let top = &p["top"][0];
+                let (id, expected) =
+                    (top[0].as_u64().expect("an id") as usize, top[1].as_f64().expect("a value"));
+                n += 1;
+                agree += usize::from(best(row) == id);
+                difference += (f64::from(row[id]) - expected).abs();
+            }
+        }
+        let (share, mean) = (agree as f64 / n as f64, difference / n as f64);
+        println!("{golden}: top-1 agrees at {:.1}% of {n}, mean difference {mean:.4}", share * 100.0);
+        assert!(share >= 0.95 && mean <= 0.05, "{golden}: {share} agree, mean difference {mean}");
+    }
+}
+
+#[test]
+fn tiny_qwen3() {
+    let Some(shared) = fixture::shared() else { return };
+    let dir = shared.join("fixtures/tiny");
+    let file = Arc::new(Gguf::open(&dir.join("qwen3-tiny-F32.gguf")).expect("a tiny model"));
+    let text = std::fs::read_to_string(dir.join("reference/qwen3-tiny.json")).expect("a reference");
+    let json: Value = serde_json::from_str(&text).expect("JSON");
+    let (mut n, mut difference) = (0, 0.0);
+    for prompt in json["prompts"].as_array().expect("prompts") {
+        let ids = list(&prompt["tokens"]);
+        let found = log_probs(&file, &ids);
+        for p in prompt["positions"].as_array().expect("positions") {
+            let row = &found[p["pos"].as_u64().expect("a position") as usize];
+            for top in p["top"].as_array().expect("the best") {
+                n += 1;
+                difference += (f64::from(row[top[0].as_u64().expect("an id") as usize])
+                    - top[1].as_f64().unwrap())
+                .abs();
+            }
+        }
+        assert_eq!(greedy(&file, &ids, list(&prompt["greedy_tokens"]).len()), list(&prompt["greedy_tokens"]));
+    }
+    let mean = difference / f64::from(n);
+    println!("qwen3-tiny F32: mean difference {mean:.2e} over {n} values, greedy continuations equal");
+    assert!(mean <= 1e-3, "mean difference {mean}");
+}
+
+fn greedy(file: &Arc<Gguf>, prompt: &[u32], n: usize) -> Vec<u32> {
+    let mut engine = models::engine(file, &options(prompt.len()), Level::detect(), 2);
+    let seq = engine.open(0).expect("room");
+    let mut out = Vec::new();
+    let mut next = prompt.to_vec();
+    while out.len() < n {
+        engine
+            .step(&[Feed { seq, ids: &next, embeds: None, want: Want::Last, sampler: None }])
+            .expect("a step");
+        let id = engine.sampled(0, 0).expect("a token");
+        out.push(id);
+        next = vec![id];
+    }
+    out
+}
