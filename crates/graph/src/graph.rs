@@ -348,7 +348,7 @@ impl Graph {
     pub fn push_n(&mut self, op: impl Into<Op>, inputs: &[Node]) -> [Node; 2] {
         let op = op.into();
         let types: Vec<Type> = inputs.iter().map(|n| self.values[n.idx()].ty).collect();
-        let results = match op.infer(&types, self) {
+        let results = match self.weight_is_whole(&op, inputs).and_then(|()| op.infer(&types, self)) {
             Ok(r) => r,
             Err(source) => {
                 self.fail(GraphError::Shape { scope: self.scope.clone(), op: op.name(), source });
@@ -369,6 +369,19 @@ impl Graph {
         out
     }
 
+    /// A device lays the weight of a product or a table out as it likes, so that there is nothing to view in it.
+    fn weight_is_whole(&self, op: &Op, inputs: &[Node]) -> Result<(), ShapeError> {
+        let stored = matches!(op, Op::MatMul(_) | Op::MatMulExperts(_) | Op::Embed(_));
+        match inputs.first() {
+            Some(w) if stored && !matches!(self.values[w.idx()].def, Def::Weight(_)) => {
+                Err(ShapeError::Param(
+                    "operand 0 must be a weight as declared, no view and no computed value".into(),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A view: the same memory under another layout. `strides` in bytes, `offset` in bytes from `of`'s start.
     pub fn view(&mut self, of: Node, shape: Shape, strides: [usize; 4], offset: usize) -> Node {
         let (root, base) = self.root(of);
@@ -381,9 +394,14 @@ impl Graph {
         }
     }
 
-    /// The rows `start .. start + len` of axis 0.
+    /// The elements `start .. start + len` of axis 0, whole blocks.
     pub fn slice(&mut self, x: Node, start: usize, len: usize) -> Node {
         let l = self.layout(x);
+        if !start.is_multiple_of(l.dtype.block_len()) {
+            let what =
+                format!("start {start} is no multiple of the {} elements of a block", l.dtype.block_len());
+            return self.refuse("slice", ShapeError::Param(what));
+        }
         self.view(x, l.shape.with_axis0(len), l.strides, start / l.dtype.block_len() * l.strides[0])
     }
 
@@ -397,7 +415,7 @@ impl Graph {
             let expected = format!("[multiple of {n}, …]");
             return self.refuse("split_heads", ShapeError::Mismatch { operand: 0, expected, found: l.shape });
         }
-        let strides = [l.strides[0], l.strides[0] * n, l.strides[1], l.strides[2]];
+        let strides = [l.strides[0], l.strides[0] * (n / l.dtype.block_len()), l.strides[1], l.strides[2]];
         self.view(x, Shape::new([n.into(), heads.into(), axes[1], axes[2]]), strides, 0)
     }
 
@@ -409,6 +427,11 @@ impl Graph {
             let expected = "[n, heads, …]".into();
             return self.refuse("merge_heads", ShapeError::Mismatch { operand: 0, expected, found: l.shape });
         };
+        let head = l.strides[0] * (d / l.dtype.block_len());
+        if h > 1 && l.strides[1] != head {
+            let what = format!("heads of {head} bytes lie {} bytes apart and cannot be joined", l.strides[1]);
+            return self.refuse("merge_heads", ShapeError::Param(what));
+        }
         let strides = [l.strides[0], l.strides[2], l.strides[3], l.strides[3]];
         self.view(x, Shape::new([(d * h).into(), axes[2], axes[3]]), strides, 0)
     }

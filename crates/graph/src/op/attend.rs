@@ -11,8 +11,8 @@ use crate::state::{PAGE, StateSpec, seq_table};
 /// Shapes: `state` (the version that the step's rows were written to), `q: [key_dim, heads, T]` f32,
 /// `seqs: [4, S]`, `pages: [max_pages, S]` i32, optionally `sinks: [heads]` f32 (one more score per head, without
 /// a value); `y: [value_dim, heads, T]` f32. Query head `h` reads head `h / (heads / kv heads)`. A key at index
-/// `j` is visible to the row at index `i` when `j <= i` and, with a window, `i - j < window`. A row without a
-/// visible key gives zeros.
+/// `j` is visible to the row at index `i` when `j <= i` and, with a window, `i - j < window`. Every row of the
+/// step belongs to one sequence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attend {
     /// Factor of the products.
@@ -40,7 +40,13 @@ impl OpDef for Attend {
             return Err(ShapeError::Mismatch { operand: 1, expected, found: q.shape });
         }
         if kv.n_heads == 0 || !heads.is_multiple_of(kv.n_heads) {
-            return Err(ShapeError::Param(format!("{heads} query heads are no multiple of {} kv heads", kv.n_heads)));
+            return Err(ShapeError::Param(format!(
+                "{heads} query heads are no multiple of {} kv heads",
+                kv.n_heads
+            )));
+        }
+        if self.window == Some(0) {
+            return Err(ShapeError::Param("a window of 0 hides every key".into()));
         }
         super::kv_write::expect_tables(inputs, 2)?;
         if inputs.len() == 5 {
@@ -96,7 +102,7 @@ impl Attend {
         let sum: f64 = p.iter().sum::<f64>() + sink.map_or(0.0, |s| (s - max).exp());
         for (j, y) in y.iter_mut().enumerate() {
             let value: f64 = keys.iter().zip(&p).map(|((_, v), p)| p * f64::from(v[j])).sum();
-            *y = if keys.is_empty() { 0.0 } else { (value / sum) as f32 };
+            *y = (value / sum) as f32;
         }
     }
 }
