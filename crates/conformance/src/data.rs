@@ -68,6 +68,11 @@ pub fn weight(dtype: Dtype, n: usize, rng: &mut Rng) -> Vec<u8> {
             .for_each(|c| c.copy_from_slice(&(rng.below(1000) as i32 - 500).to_le_bytes()));
         return out;
     }
+    if dtype == Dtype::F64 {
+        out.chunks_exact_mut(8)
+            .for_each(|c| c.copy_from_slice(&(f64::from(rng.value()) * 1.1).to_le_bytes()));
+        return out;
+    }
     if dtype.block_len() == 1 {
         firth_quant::encode(dtype, &rng.values(n), &mut out).expect("a float type has an encoder");
         return out;

@@ -243,7 +243,7 @@ pub fn check(case: &Case) -> Result<(), String> {
 }
 
 /// Equal bits, any NaN of f32 equal to any other: sign and payload of a NaN are nobody's.
-fn same(case: &Case, a: &Bits, b: &Bits) -> bool {
+pub fn same(case: &Case, a: &Bits, b: &Bits) -> bool {
     let equal = |(i, (a, b)): (usize, (&Vec<u8>, &Vec<u8>))| {
         let f32s = case.graph.layout(case.graph.outputs[i].1).dtype == Dtype::F32;
         a.len() == b.len() && (a == b || f32s && equal_values(a, b))
@@ -306,5 +306,44 @@ pub fn compare(found: &[f32], expected: &[f32], tolerance: f64) -> Result<(), St
             error / power
         )),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comparison_sees_what_it_must() {
+        let expected = [1.0, -2.0, 0.5, 3.0];
+        assert_eq!(compare(&expected, &expected, 0.0), Ok(()));
+        assert_eq!(compare(&[1.0, -2.0, 0.5, 3.000001], &expected, 1e-12), Ok(()));
+        for (found, tolerance) in [
+            ([1.0, -2.0, 0.5, f32::NAN], 1.0),
+            ([1.0, -2.0, 0.5, f32::INFINITY], 1.0),
+            ([1.0, -2.0, 0.5, 3.000001], 0.0),
+            ([1.0, -2.0, 0.5, 3.01], 1e-6),
+        ] {
+            assert!(compare(&found, &expected, tolerance).is_err(), "{found:?} at {tolerance:e}");
+        }
+        assert!(compare(&expected[1..], &expected, 1.0).is_err(), "lengths");
+        assert!(compare(&[1.0], &[f32::NAN], 1.0).is_err(), "a NaN that vanished");
+    }
+
+    /// One element far off hides in the sum over many, not from the bound of a single one.
+    #[test]
+    fn comparison_sees_a_single_element() {
+        let expected = vec![1.0; 100_000];
+        let mut found = expected.clone();
+        found[77] = 1.5;
+        assert!(compare(&found, &expected, 1e-5).is_err());
+    }
+
+    #[test]
+    fn poison_and_nan_are_equal_only_to_nan() {
+        let (nan, other, one) = (f32::NAN.to_le_bytes(), (-f32::NAN).to_le_bytes(), 1f32.to_le_bytes());
+        assert!(equal_values(&nan, &other));
+        assert!(!equal_values(&nan, &one));
+        assert!(!equal_values(&0f32.to_le_bytes(), &(-0f32).to_le_bytes()));
     }
 }

@@ -8,3 +8,4 @@ pub mod data;
 pub mod fixture;
 pub mod harness;
 pub mod models;
+pub mod random;

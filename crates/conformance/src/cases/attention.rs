@@ -4,8 +4,8 @@ use firth_graph::op::{Attend, KvWrite};
 use firth_graph::{Extents, Graph, KvSpec, PAGE, PageGroup, Part, StateSpec, Sym};
 use firth_quant::Dtype;
 
+use super::tables::{self, MAX_PAGES, SEQS, extents};
 use super::{floats, shape};
-use crate::data::Rng;
 use crate::harness::{Ask, Case, Values};
 
 /// One layer of attention and the steps that it sees.
@@ -32,11 +32,6 @@ pub struct Layer {
     /// Steps: rows of each sequence, sequences by number.
     pub steps: Vec<Vec<(usize, usize)>>,
 }
-
-/// Sequences that a case may name.
-const SEQS: usize = 4;
-/// Pages of a sequence.
-const MAX_PAGES: usize = 5;
 
 impl Layer {
     /// A plain layer of f32 pages.
@@ -100,43 +95,18 @@ impl Layer {
             self.softcap
         );
         let mut case = Case::new(name, bounds, |g| self.build(g)).steps(&steps);
-        case.pages = SEQS * MAX_PAGES + 3;
+        case.pages = tables::N_PAGES;
         let schedule = self.steps;
         case.fill(move |ask, _| fill(ask, &schedule))
     }
 }
 
-/// Extents of a step.
-pub fn extents(step: &[(usize, usize)]) -> Extents {
-    Extents { t: step.iter().map(|(_, n)| n).sum(), s: step.len(), o: 0, p: 0 }
-}
-
 fn fill(ask: &Ask, schedule: &[Vec<(usize, usize)>]) -> Option<Values> {
     match ask.input {
-        "seqs" => Some(Values::I(seq_table(schedule, ask.step))),
-        "pages" => Some(Values::I(page_table(&schedule[ask.step]))),
+        "seqs" => Some(Values::I(tables::seqs(schedule, ask.step))),
+        "pages" => Some(Values::I(tables::pages(&schedule[ask.step]))),
         _ => None,
     }
-}
-
-/// The sequence table of a step: earlier steps have moved the sequences on.
-pub fn seq_table(schedule: &[Vec<(usize, usize)>], step: usize) -> Vec<i32> {
-    let mut row = 0;
-    let mut out = Vec::new();
-    for &(seq, n) in &schedule[step] {
-        let before: usize =
-            schedule[..step].iter().flatten().filter(|(s, _)| *s == seq).map(|(_, n)| n).sum();
-        out.extend([row as i32, n as i32, before as i32, n as i32]);
-        row += n;
-    }
-    out
-}
-
-/// The page table of a step: pages of all sequences shuffled among each other; no page stands for 'none'.
-pub fn page_table(step: &[(usize, usize)]) -> Vec<i32> {
-    let mut pages: Vec<i32> = (0..(SEQS * MAX_PAGES + 3) as i32).collect();
-    Rng::new("pages").shuffle(&mut pages);
-    step.iter().flat_map(|(seq, _)| pages[seq * MAX_PAGES..(seq + 1) * MAX_PAGES].to_vec()).collect()
 }
 
 /// Prompts, decoding and both in one step; lengths around pages.

@@ -1,11 +1,12 @@
 //! Cases of every op, as data.
 
-mod attention;
+pub mod attention;
 mod elementwise;
 mod experts;
 mod layouts;
 mod products;
 mod rows;
+pub mod tables;
 
 use firth_graph::{Extent, Extents, Graph, Node, Part, Shape, Sym, WeightSource};
 use firth_quant::Dtype;

@@ -6,42 +6,16 @@ use firth_quant::Dtype;
 use super::{ROWS, floats, rows, weight, wide};
 use crate::harness::Case;
 
-/// Types that a matrix may have: all but integers and f64.
-pub const TYPES: &[Dtype] = &[
-    Dtype::F32,
-    Dtype::F16,
-    Dtype::BF16,
-    Dtype::Q4_0,
-    Dtype::Q4_1,
-    Dtype::Q5_0,
-    Dtype::Q5_1,
-    Dtype::Q8_0,
-    Dtype::Q2_K,
-    Dtype::Q3_K,
-    Dtype::Q4_K,
-    Dtype::Q5_K,
-    Dtype::Q6_K,
-    Dtype::IQ1_S,
-    Dtype::IQ1_M,
-    Dtype::IQ2_XXS,
-    Dtype::IQ2_XS,
-    Dtype::IQ2_S,
-    Dtype::IQ3_XXS,
-    Dtype::IQ3_S,
-    Dtype::IQ4_NL,
-    Dtype::IQ4_XS,
-    Dtype::TQ1_0,
-    Dtype::TQ2_0,
-    Dtype::MXFP4,
-    Dtype::NVFP4,
-    Dtype::Q1_0,
-    Dtype::Q2_0,
-];
+/// Types that a matrix may have: all but integers.
+pub fn types() -> impl Iterator<Item = Dtype> {
+    let integer = |d: &Dtype| matches!(d, Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64);
+    Dtype::ALL.iter().copied().filter(move |d| !integer(d))
+}
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
     let mut out = Vec::new();
-    for &dtype in TYPES {
+    for dtype in types() {
         let ks: Vec<usize> = match dtype.block_len() {
             1 => vec![1, 17, 48, 257],
             n @ ..=64 => vec![n, 3 * n, 256 + n],

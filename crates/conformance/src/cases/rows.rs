@@ -55,7 +55,7 @@ fn write(n: usize) -> Case {
 /// Every type as a table, with ids and ready rows; some tied to a product.
 fn embeddings() -> Vec<Case> {
     let mut out = Vec::new();
-    for &dtype in super::products::TYPES {
+    for dtype in super::products::types() {
         for (tied, scale) in [(false, 1.0), (false, 5.5), (true, 1.0)] {
             let n = if dtype.block_len() == 1 { 33 } else { 2 * dtype.block_len() };
             let what = if tied { "tied" } else { "plain" };
