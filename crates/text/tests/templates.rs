@@ -105,8 +105,8 @@ fn check_hostile(source: &str) {
         template.and_then(|t| t.render(&Value::Array(vec![]), None, true, &Map::new()))
     };
     let started = std::time::Instant::now();
-    eprintln!("{:.100}", shown);
     let result = std::thread::Builder::new().stack_size(2 << 20).spawn(run).unwrap().join().unwrap();
+    eprintln!("{:?} {:.100}", started.elapsed(), shown);
     assert!(result.is_err(), "{result:?}");
     assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
 }
@@ -138,7 +138,7 @@ fn hostile_templates_end_in_errors() {
     check_hostile(&"{% if x %}".repeat(5000));
     // As deep as the parser can be sent by a template of the most bytes.
     let fill = |start: &str, unit: &str, end: &str| {
-        format!("{start}{}{end}", unit.repeat(((1 << 18) - start.len() - end.len()) / unit.len()))
+        format!("{start}{}{end}", unit.repeat(((1 << 17) - start.len() - end.len()) / unit.len()))
     };
     check_hostile(&fill("{{ ", "-", "''}}"));
     check_hostile(&fill("{{ -'' and ", "not ", "x}}"));
@@ -147,8 +147,8 @@ fn hostile_templates_end_in_errors() {
     check_hostile(&fill("{{ -''", "+1", "}}"));
     check_hostile(&fill("{{ -''", "**1", "}}"));
     check_hostile(&fill("{{ -''", "[0]", "}}"));
-    check_hostile(&fill("{{ -'' if x", " else x if x", "}}"));
-    check_hostile(&fill("{{ -'' }}{% if x %}", "{%elif x%}", "{% endif %}"));
+    check_hostile(&fill("{{ '' if x", " else x if x", " else nothing()}}"));
+    check_hostile(&fill("{% if x %}", "{%elif x%}", "{% endif %}{{ nothing() }}"));
     check_hostile("{{ 'x' * 1000000000000 }}");
     check_hostile("{{ strftime_now('%') }}");
     check_hostile(
@@ -157,4 +157,20 @@ fn hostile_templates_end_in_errors() {
     check_hostile(
         "{% set ns = namespace(x=[]) %}{% for i in range(90000) %}{% set ns.x = {'a': ns.x} %}{% endfor %}{{ ns.x }}",
     );
+    // Nested as deep as the steps go, while the value goes away.
+    let nested = "{% for i in range(99999) %}{% for j in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}{% endfor %}";
+    check_hostile(&format!("{{% set ns = namespace(x=[]) %}}{nested}"));
+}
+
+#[test]
+fn long_messages_have_more_steps_and_stack() {
+    let nested = "{% for i in range(99999) %}{% for j in range(99999) %}{% set ns.x = {'a': ns.x} %}{% endfor %}{% endfor %}";
+    let source = format!("{{% set ns = namespace(x=[]) %}}{nested}");
+    let template = ChatTemplate::new(&source, "", "").unwrap();
+    let messages = Value::Array(vec![Value::Bool(true); 100_000]);
+    let error = template.render(&messages, None, true, &Map::new()).unwrap_err();
+    assert!(matches!(error, TemplateError::Limit { .. }), "{error:?}");
+    let template = ChatTemplate::new("{% for m in messages %}{{ m }}{% endfor %}", "", "").unwrap();
+    let text = template.render(&messages, None, true, &Map::new()).unwrap().text;
+    assert_eq!(text, "True".repeat(100_000));
 }

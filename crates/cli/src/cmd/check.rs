@@ -67,7 +67,7 @@ fn ids(file: &firth::Gguf, n: usize) -> Result<Vec<u32>> {
 
 /// What the machine has, fastest first.
 fn levels() -> Vec<Level> {
-    let mut levels: Vec<Level> = Level::available().into_iter().collect();
+    let mut levels: Vec<Level> = Level::available().collect();
     levels.sort_by_key(|l| match l {
         Level::Avx512 => 0,
         Level::Avx2 => 1,

@@ -15,8 +15,11 @@ use super::{TemplateError, message};
 const BASE_FUEL: u64 = 1 << 20;
 /// Steps for each value and each 64 bytes of the messages: about ten times what real templates take.
 const FUEL_PER_UNIT: u64 = 2000;
-/// The most steps of all, a few seconds.
-const MAX_FUEL: u64 = 1 << 27;
+/// The most steps of all, about a second.
+const MAX_FUEL: u64 = 1 << 25;
+/// Stack for each step. A template can wrap a value once in about six steps, and each wrap costs stack when the
+/// value goes away. What is not used is only reserved.
+const STACK_PER_STEP: u64 = 64;
 /// A prompt is at most this much longer than what went into it.
 const BASE_OUTPUT: usize = 1 << 22;
 const OUTPUT_FACTOR: usize = 16;
@@ -53,7 +56,7 @@ impl Write for Limited {
     }
 }
 
-/// Renders a template with bounds that grow with the `size` of what goes in.
+/// Renders a template with bounds that grow with the `size` of what goes in, on a stack of its own.
 pub(super) fn render(
     environment: &Environment<'static>,
     name: &str,
@@ -62,6 +65,27 @@ pub(super) fn render(
 ) -> Result<String, TemplateError> {
     let fuel = (size as u64).saturating_mul(FUEL_PER_UNIT).saturating_add(BASE_FUEL).min(MAX_FUEL);
     let limit = size.saturating_mul(64 * OUTPUT_FACTOR).saturating_add(BASE_OUTPUT);
+    let work = || render_within(environment, name, context, fuel, limit);
+    // There are no threads on the web, where running out of stack ends the page and not a server.
+    if cfg!(target_family = "wasm") {
+        return work();
+    }
+    let failed = |message: String| TemplateError::Render { line: 0, message };
+    std::thread::scope(|scope| {
+        let stack = (1 << 21) + STACK_PER_STEP * fuel;
+        let thread = std::thread::Builder::new().stack_size(stack as usize).spawn_scoped(scope, work);
+        let thread = thread.map_err(|e| failed(format!("no thread to render it: {e}")))?;
+        thread.join().unwrap_or_else(|_| Err(failed("the template engine gave up".to_owned())))
+    })
+}
+
+fn render_within(
+    environment: &Environment<'static>,
+    name: &str,
+    context: Value,
+    fuel: u64,
+    limit: usize,
+) -> Result<String, TemplateError> {
     // A clone shares the compiled template; only the bound is its own.
     let mut environment = environment.clone();
     environment.set_fuel(Some(fuel));

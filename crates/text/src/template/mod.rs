@@ -5,6 +5,9 @@ mod limit;
 mod objects;
 mod python;
 
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
 use firth_gguf::{KeyError, Metadata};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -70,9 +73,11 @@ pub struct ChatTemplate {
 
 const NAME: &str = "chat_template";
 /// A template is a few thousand bytes; the parser needs stack and time for each.
-const MAX_SOURCE: usize = 1 << 18;
+const MAX_SOURCE: usize = 1 << 17;
 /// Stack of the parser, for each byte of a template. It calls itself for every sign, `not`, `elif` and the like.
 const STACK_PER_BYTE: usize = 4 << 10;
+/// The parser's time grows with the square of an expression's length. A real template takes milliseconds.
+const MAX_PARSE: Duration = Duration::from_secs(5);
 /// Stack depth of macros, in the template engine's units (a call is about ten). Fits a stack of 1 MiB.
 const MAX_CALLS: usize = 200;
 
@@ -165,7 +170,7 @@ fn environment() -> Environment<'static> {
     environment
 }
 
-/// Parses a template on a stack that is deep enough for any of its length.
+/// Parses a template on a stack that is deep enough for any of its length, within [`MAX_PARSE`].
 fn compile(source: String) -> Result<Environment<'static>, TemplateError> {
     let stack = (1 << 21) + STACK_PER_BYTE * source.len();
     let parse = move || {
@@ -178,9 +183,18 @@ fn compile(source: String) -> Result<Environment<'static>, TemplateError> {
         return parse();
     }
     let failed = |message: String| TemplateError::Syntax { line: 0, message };
-    let thread = std::thread::Builder::new().stack_size(stack).spawn(parse);
-    let thread = thread.map_err(|e| failed(format!("no thread to parse it: {e}")))?;
-    thread.join().unwrap_or_else(|_| Err(failed("the parser gave up".to_owned())))
+    let (done, result) = std::sync::mpsc::sync_channel(1);
+    let thread = move || done.send(parse());
+    let thread = std::thread::Builder::new().stack_size(stack).spawn(thread);
+    thread.map_err(|e| failed(format!("no thread to parse it: {e}")))?;
+    match result.recv_timeout(MAX_PARSE) {
+        Ok(result) => result,
+        // The thread ends some time later, on its own: its work is finite.
+        Err(RecvTimeoutError::Timeout) => {
+            Err(TemplateError::Limit { limit: format!("{} seconds to be read", MAX_PARSE.as_secs()) })
+        }
+        Err(RecvTimeoutError::Disconnected) => Err(failed("the parser gave up".to_owned())),
+    }
 }
 
 fn syntax(error: &minijinja::Error) -> TemplateError {
