@@ -230,7 +230,7 @@ pub fn check(case: &Case) -> Result<(), String> {
         }
         match &expected {
             None => {
-                against_reference(case, &weights, &found)?;
+                against_reference(case, &weights, &found, tolerance(case))?;
                 expected = Some(found);
             }
             Some(e) if !same(case, &found, e) => {
@@ -257,11 +257,21 @@ pub fn equal_values(a: &[u8], b: &[u8]) -> bool {
     a.chunks_exact(4).zip(b.chunks_exact(4)).all(|(a, b)| a == b || value(a).is_nan() && value(b).is_nan())
 }
 
-fn against_reference(case: &Case, weights: &[Vec<u8>], found: &Bits) -> Result<(), String> {
+/// The largest tolerance of the case's ops.
+fn tolerance(case: &Case) -> f64 {
+    case.graph.ops.iter().map(|o| o.op.tolerance()).fold(0.0, f64::max)
+}
+
+/// Compares every output of every step with the reference interpreter's.
+pub fn against_reference(
+    case: &Case,
+    weights: &[Vec<u8>],
+    found: &Bits,
+    tolerance: f64,
+) -> Result<(), String> {
     let g = &case.graph;
     let arrays = g.weights.iter().zip(weights).map(|(w, b)| array(w, b)).collect();
     let mut reference = Interpreter::new(g, arrays);
-    let tolerance = g.ops.iter().map(|o| o.op.tolerance()).fold(0.0, f64::max);
     for (s, found) in found.iter().enumerate() {
         let values = reference.run(&case.inputs(s, 0), case.steps[s]);
         for ((name, n), bytes) in g.outputs.iter().zip(found) {

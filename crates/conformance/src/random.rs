@@ -225,8 +225,7 @@ impl Build<'_> {
             }
             // A head of each token.
             (_, Extent::Sym(s)) => {
-                let heads = second;
-                let Extent::Const(heads) = heads else { return };
+                let Extent::Const(heads) = second else { return };
                 let at = self.rng.below(heads) * l.strides[1];
                 let strides = [l.strides[0], l.strides[2], l.strides[3], l.strides[3]];
                 self.g.view(x, Shape::new([width.into(), s.into()]), strides, at)

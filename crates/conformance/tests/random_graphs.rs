@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use firth_conformance::data::Rng;
-use firth_conformance::harness::{Bits, Case, cpu, load, run, same};
+use firth_conformance::harness::{Bits, Case, against_reference, cpu, load, run, same};
 use firth_conformance::random;
 use firth_cpu::Level;
 use firth_graph::{LoadError, Op, Part, Policy, fuse};
@@ -127,4 +127,23 @@ fn fused_graphs_give_the_bits_of_plain_ones() {
         assert!(same(&case, &alone(&case, best), &expected), "graph {seed}: fused, {report:?}");
     }
     assert!(seen > GRAPHS / 20, "fusion fired {fired} times in {seen} graphs");
+}
+
+#[test]
+fn whole_graphs_agree_with_the_reference() {
+    let best = Level::available().last().expect("a level");
+    let (mut seen, mut failed) = (0, Vec::new());
+    for seed in 0..GRAPHS / 4 {
+        let case = random::case(seed);
+        // An expert chosen by a rounding is another function.
+        if case.graph.ops.iter().any(|o| o.op.name() == "router") {
+            continue;
+        }
+        seen += 1;
+        if let Err(e) = against_reference(&case, &case.weights(), &alone(&case, best), 2e-2) {
+            failed.push(e);
+        }
+    }
+    println!("{} of {seen}", failed.len());
+    assert!(failed.is_empty(), "{} of {seen}: {}", failed.len(), failed.join("\n"));
 }

@@ -4,7 +4,7 @@ pub mod attention;
 mod elementwise;
 mod experts;
 mod layouts;
-mod products;
+pub mod products;
 mod rows;
 pub mod tables;
 
