@@ -5,7 +5,7 @@ use jiff::civil::DateTime;
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::{objects, python};
+use super::{objects, python, sums};
 
 /// What a template said by `raise_exception`.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +19,7 @@ pub(super) fn add(environment: &mut Environment<'static>) {
         let mut out = String::new();
         python::write_str(state, value, &mut out).map(|()| out)
     });
+    environment.add_function(sums::NAME, sums::count);
     objects::add_generators(environment);
     objects::add_tests(environment);
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {

@@ -1,7 +1,4 @@
 //! Rendering within bounds of steps, memory and output.
-//!
-//! One hole is left: the engine (minijinja 3.1.0) writes a list out, uncounted, that was doubled more than 32 times
-//! by `+`. No hook reaches that operator.
 
 use std::io::{self, Write};
 

@@ -4,6 +4,7 @@ mod functions;
 mod limit;
 mod objects;
 mod python;
+mod sums;
 
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
@@ -175,6 +176,7 @@ fn compile(source: String) -> Result<Environment<'static>, TemplateError> {
     let stack = (1 << 21) + STACK_PER_BYTE * source.len();
     let parse = move || {
         let mut environment = environment();
+        let source = sums::counted(&source, environment.syntax()).map_err(|e| syntax(&e))?;
         environment.add_template_owned(NAME, source).map_err(|e| syntax(&e))?;
         Ok(environment)
     };
