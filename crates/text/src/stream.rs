@@ -24,21 +24,29 @@ impl TextStream {
 
     /// Adds the bytes of a token; returns the text that is now certain.
     pub fn push(&mut self, bytes: &[u8]) -> String {
-        if self.stopped.is_some() {
-            return String::new();
+        let mut out = String::new();
+        self.push_into(bytes, &mut out);
+        out
+    }
+
+    /// Adds the bytes of a token and appends the text that is now certain to `out`. Allocates nothing once the
+    /// stream and `out` are large enough.
+    pub fn push_into(&mut self, bytes: &[u8], out: &mut String) {
+        if self.stopped.is_none() {
+            self.partial.extend_from_slice(bytes);
+            self.decode(false);
+            self.release(false, out);
         }
-        self.partial.extend_from_slice(bytes);
-        self.decode(false);
-        self.release(false)
     }
 
     /// Ends the stream: what was held back, unless a stop text ended it.
     pub fn finish(&mut self) -> String {
-        if self.stopped.is_some() {
-            return String::new();
+        let mut out = String::new();
+        if self.stopped.is_none() {
+            self.decode(true);
+            self.release(true, &mut out);
         }
-        self.decode(true);
-        self.release(true)
+        out
     }
 
     /// Which stop text ended the stream, by its place among those given that are not empty.
@@ -48,51 +56,41 @@ impl TextStream {
 
     /// Moves complete characters to the held text.
     fn decode(&mut self, all: bool) {
-        let bytes = std::mem::take(&mut self.partial);
-        let mut rest = &bytes[..];
-        loop {
-            match std::str::from_utf8(rest) {
-                Ok(text) => {
-                    self.held.push_str(text);
-                    return;
-                }
-                Err(e) => {
-                    let (good, bad) = rest.split_at(e.valid_up_to());
-                    self.held.push_str(&String::from_utf8_lossy(good));
-                    match e.error_len() {
-                        Some(n) => {
-                            self.held.push('\u{fffd}');
-                            rest = &bad[n..];
-                        }
-                        // The bytes so far are the beginning of a character.
-                        None if all => {
-                            self.held.push('\u{fffd}');
-                            return;
-                        }
-                        None => {
-                            self.partial = bad.to_vec();
-                            return;
-                        }
-                    }
-                }
+        let mut used = 0;
+        for chunk in self.partial.utf8_chunks() {
+            let (text, broken) = (chunk.valid(), chunk.invalid());
+            self.held.push_str(text);
+            used += text.len();
+            if broken.is_empty() {
+                continue;
             }
+            // Bytes at the end may be the beginning of a character.
+            let at_end = used + broken.len() == self.partial.len();
+            if at_end && !all && std::str::from_utf8(broken).is_err_and(|e| e.error_len().is_none()) {
+                break;
+            }
+            self.held.push('\u{fffd}');
+            used += broken.len();
         }
+        self.partial.drain(..used);
     }
 
-    /// Takes the text before a stop, or all that can not become the beginning of one.
-    fn release(&mut self, all: bool) -> String {
+    /// Appends the text before a stop, or all that can not become the beginning of one.
+    fn release(&mut self, all: bool, out: &mut String) {
         let first = (self.stops.iter().enumerate())
             .filter_map(|(i, s)| self.held.find(s.as_str()).map(|at| (at, i)))
             .min();
-        if let Some((at, i)) = first {
-            self.stopped = Some(i);
-            let mut text = std::mem::take(&mut self.held);
-            text.truncate(at);
-            return text;
+        self.stopped = first.map(|(_, i)| i);
+        let free = match first {
+            Some((at, _)) => at,
+            None if all => self.held.len(),
+            None => self.held.len() - self.undecided(),
+        };
+        out.push_str(&self.held[..free]);
+        self.held.drain(..free);
+        if self.stopped.is_some() {
+            self.held.clear();
         }
-        let keep = if all { 0 } else { self.undecided() };
-        let rest = self.held.split_off(self.held.len() - keep);
-        std::mem::replace(&mut self.held, rest)
     }
 
     /// Bytes at the end of the held text that begin a stop text.
@@ -133,6 +131,35 @@ mod tests {
         check(&["END"], &[b"one E", b"N", b"Dtwo"], &["one ", "", ""], "", Some(0));
         check(&["END"], &[b"one E", b"N", b"T"], &["one ", "", "ENT"], "", None);
         check(&["END"], &[b"one EN"], &["one "], "EN", None);
+    }
+
+    #[test]
+    fn deltas_join_to_the_whole() {
+        let mut state = 7u32;
+        let mut next = move || {
+            state = state.wrapping_mul(1664525).wrapping_add(1013904223);
+            state >> 16
+        };
+        // Parts of characters beside whole ones, so that many sequences break off.
+        let units: [&[u8]; 9] =
+            [b"a", b"ab", b"\xf0\x9f", b"\x98\x80", b"\xc3", b"\xa9", b"\xe2\x82", b"\xac", b"\xff"];
+        for _ in 0..3000 {
+            let pieces = (0..next() % 12).map(|_| units[next() as usize % units.len()]).collect::<Vec<_>>();
+            let mut stream = TextStream::new(vec![]);
+            let mut found = String::new();
+            for piece in &pieces {
+                stream.push_into(piece, &mut found);
+            }
+            found.push_str(&stream.finish());
+            assert_eq!(found, String::from_utf8_lossy(&pieces.concat()), "{pieces:?}");
+            // A stop text cuts at its first place in the whole, however the bytes come.
+            let mut stream = TextStream::new(vec!["aab".into(), "\u{e9}a".into()]);
+            let mut cut = pieces.iter().map(|piece| stream.push(piece)).collect::<String>();
+            cut.push_str(&stream.finish());
+            let end = ["aab", "\u{e9}a"].iter().filter_map(|stop| found.find(stop)).min();
+            assert_eq!(cut, found[..end.unwrap_or(found.len())], "{pieces:?}");
+            assert_eq!(stream.stopped().is_some(), end.is_some());
+        }
     }
 
     #[test]
