@@ -75,7 +75,8 @@ fn each_input_is_read_at_once_and_the_same_twice() {
     for (name, bytes) in inputs() {
         let start = Instant::now();
         let first = read(bytes.clone());
-        assert!(start.elapsed() < Duration::from_millis(100), "{name}: {:?}", start.elapsed());
+        // Far above what it takes: a bound that only a hang or quadratic growth meets, on any machine.
+        assert!(start.elapsed() < Duration::from_secs(5), "{name}: {:?}", start.elapsed());
         assert_eq!(first, read(bytes), "{name}");
     }
 }

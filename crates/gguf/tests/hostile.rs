@@ -20,7 +20,8 @@ fn check(raw: Raw, parts: &[&str]) {
     for part in ["broken.gguf"].iter().chain(parts) {
         assert!(message.contains(part), "`{part}` is not in: {message}");
     }
-    assert!(took < Duration::from_millis(100), "took {took:?}");
+    // Far above what it takes: a bound that only a hang or quadratic growth meets, on any machine.
+    assert!(took < Duration::from_secs(5), "took {took:?}");
 }
 
 /// A file with one tensor of this shape, type and offset.

@@ -185,7 +185,8 @@ fn large_vocabulary_is_read_at_once() {
     let gguf = Gguf::from_bytes(whole, "vocab.gguf").unwrap();
     let took = start.elapsed();
     assert_eq!(gguf.metadata().require_strings("tokenizer.ggml.tokens").unwrap().len(), 150_000);
-    assert!(took < Duration::from_millis(300), "took {took:?}");
+    // Far above what it takes: a bound that only a hang or quadratic growth meets, on any machine.
+    assert!(took < Duration::from_secs(10), "took {took:?}");
 }
 
 #[test]

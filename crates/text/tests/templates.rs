@@ -108,7 +108,8 @@ fn check_hostile(source: &str) {
     let result = std::thread::Builder::new().stack_size(2 << 20).spawn(run).unwrap().join().unwrap();
     eprintln!("{:?} {:.100}", started.elapsed(), shown);
     assert!(result.is_err(), "{result:?}");
-    assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
+    // Far above what it takes: a bound that only a hang or quadratic growth meets, on any machine.
+    assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
 }
 
 #[test]
