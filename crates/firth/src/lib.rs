@@ -3,15 +3,16 @@
 //!
 //! ```no_run
 //! use std::{ops::ControlFlow, sync::Arc};
-//! # fn devices() -> Vec<Arc<dyn firth::Device>> { unimplemented!() }
+//! # fn example(devices: Vec<Arc<dyn firth::Device>>) -> Result<(), firth::Error> {
 //! let file = firth::open("model.gguf".as_ref(), &[])?;
-//! let mut model = firth::Model::load(file, devices(), &Default::default(), &mut |_| ControlFlow::Continue(()))?;
+//! let mut model = firth::Model::load(file, devices, &Default::default(), &mut |_| ControlFlow::Continue(()))?;
 //! let prompt = model.chat_prompt(&[firth::Message::user("Hello")], &Default::default())?;
 //! let answer = model.generate(prompt, &Default::default(), &mut |text| {
 //!     print!("{text}");
 //!     ControlFlow::Continue(())
 //! })?;
-//! # Ok::<(), firth::Error>(())
+//! # Ok(())
+//! # }
 //! ```
 #![forbid(unsafe_code)]
 

@@ -238,7 +238,7 @@ pub trait Device: Send + Sync {
     /// Makes a state of `n` pages or slots.
     fn state(&self, spec: &StateSpec, n: usize) -> Result<StateId, LoadError>;
 
-    /// Copies the first `rows` rows of page `from` to page `to`.
+    /// Copies at least the first `rows` rows of page `from` to page `to`.
     fn copy_page(&self, state: StateId, from: usize, to: usize, rows: usize) -> Result<(), Lost>;
 
     /// Reads a page ([`StateSpec::page_bytes`] bytes).

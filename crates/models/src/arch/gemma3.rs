@@ -86,13 +86,7 @@ impl Layer {
     fn load(w: &Weights, c: &Config, eps: f32, i: usize, window: Option<usize>) -> Layer {
         let (p, layer) = (format!("blk.{i}"), i as u32);
         let (mixer, ffn) = (Part::Mixer(layer), Part::Ffn(layer));
-        let shape = AttentionShape {
-            width: c.width,
-            heads: c.heads[i],
-            kv_heads: c.kv_heads[i],
-            key_dim: c.key_dim,
-            value_dim: c.value_dim,
-        };
+        let shape = AttentionShape::of_layer(c, i);
         let norm = |name: &str, n, part| RmsNorm::new(w, &format!("{p}.{name}"), n, eps, part);
         // The 27B model scales by the width per head instead of the head's size.
         let scale_of = if c.n_layers == 62 { c.width / c.heads[i] } else { c.key_dim };

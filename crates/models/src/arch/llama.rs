@@ -101,13 +101,7 @@ impl Layer {
     fn load(w: &Weights, c: &Config, eps: f32, i: usize) -> Layer {
         let (p, layer) = (format!("blk.{i}"), i as u32);
         let (mixer, ffn) = (Part::Mixer(layer), Part::Ffn(layer));
-        let shape = AttentionShape {
-            width: c.width,
-            heads: c.heads[i],
-            kv_heads: c.kv_heads[i],
-            key_dim: c.key_dim,
-            value_dim: c.value_dim,
-        };
+        let shape = AttentionShape::of_layer(c, i);
         let attn = Attention {
             shape,
             qkv: Qkv::new(w, &p, &shape, mixer),

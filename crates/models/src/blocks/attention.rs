@@ -5,6 +5,7 @@ use firth_quant::Dtype;
 
 use crate::StepNodes;
 use crate::blocks::{Linear, RmsNorm};
+use crate::config::Config;
 use crate::weights::Weights;
 
 /// Sizes of a layer's attention.
@@ -23,6 +24,17 @@ pub struct AttentionShape {
 }
 
 impl AttentionShape {
+    /// The sizes of layer `i`.
+    pub fn of_layer(c: &Config, i: usize) -> Self {
+        AttentionShape {
+            width: c.width,
+            heads: c.heads[i],
+            kv_heads: c.kv_heads[i],
+            key_dim: c.key_dim,
+            value_dim: c.value_dim,
+        }
+    }
+
     /// Rows of queries, keys and values.
     pub fn widths(&self) -> [usize; 3] {
         [self.heads * self.key_dim, self.kv_heads * self.key_dim, self.kv_heads * self.value_dim]
