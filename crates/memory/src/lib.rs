@@ -13,6 +13,12 @@
 //! page whose writer is gone is taken over by the first who appends above the mark. Nothing in a page
 //! points back, so reference counts suffice. A window's page is freed when no reachable index sees it.
 //!
+//! # Slots
+//! What is not in pages (bases and logs of recurrences, rings) lies in slots, counted like pages. A step
+//! reads one slot and writes one: the same where the sequence is its only holder, else a fresh one. So a
+//! fork or a snapshot adds a reference and copies nothing, and a shared slot never changes. A slot says how
+//! far back its holders can go: to the tokens its bases have taken in, above which the log stands.
+//!
 //! # Snapshots
 //! A snapshot is everything a sequence needs at one index. The prefix tree holds them under one budget;
 //! by the cut law what it gives back equals what would be computed, so which snapshots it drops never
@@ -21,14 +27,19 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod error;
+mod evict;
 mod memory;
 mod plan;
 mod pool;
+mod slot;
+mod snapshots;
 mod spec;
 mod table;
 mod tree;
 
+pub use error::{Full, Limit, OutOfReach, Stale};
 pub use memory::{Memory, Seq, Stats};
-pub use plan::Copy;
-pub use spec::{Full, GroupSpec, MemorySpec, OutOfReach, PAGE, Stale, pages_per_sequence};
+pub use plan::{Append, Copy, Lost, SlotUse};
+pub use spec::{GroupSpec, MemorySpec, PAGE, SlotSpec, pages_per_sequence, slots_per_sequence};
 pub use tree::SnapshotId;

@@ -1,4 +1,4 @@
-//! What a memory is made for, and how it refuses.
+//! What a memory is made for.
 
 /// Tokens of a page: a block of attention on every device.
 pub const PAGE: usize = 64;
@@ -14,71 +14,37 @@ pub struct GroupSpec {
     pub page_bytes: u64,
 }
 
+/// Slots for what sequences keep besides pages: bases and logs of recurrences, and rings. Slot `i` of
+/// every such state belongs to the same holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotSpec {
+    /// Slots in the pool; [`slots_per_sequence`] of them for each sequence are never too few.
+    pub n_slots: u32,
+    /// Bytes of a slot in all states.
+    pub slot_bytes: u64,
+    /// The most rows of a step that are not certain: rows of a log, and spare rows of a ring.
+    pub longest_draft: usize,
+    /// Whether there are recurrences, which go back as far as their log; rings alone go back
+    /// `longest_draft` rows from the highest that was ever written.
+    pub log: bool,
+}
+
 /// The sizes of a [`Memory`](crate::Memory); all its own memory is taken from them when it is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemorySpec {
     /// The page groups.
     pub groups: Vec<GroupSpec>,
+    /// Slots, where the model keeps more than pages.
+    pub slots: Option<SlotSpec>,
     /// Sequences open at the same time.
     pub max_seqs: usize,
     /// Tokens of a sequence.
     pub max_ctx: usize,
     /// Tokens that can be taken back from the longest length a sequence had; windows keep their keys.
     pub max_rollback: usize,
-    /// Bytes of pages that only the prefix tree holds.
+    /// Bytes of pages and slots that only the prefix tree holds.
     pub cache_bytes: u64,
 }
-
-/// Why something could not be reserved; nothing has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Full {
-    /// All sequences are open.
-    #[error("all {max_seqs} sequences are in use")]
-    Sequences {
-        /// How many there are.
-        max_seqs: usize,
-    },
-    /// A sequence would grow longer than its limit.
-    #[error("a sequence of {len} tokens exceeds the context of {max_ctx}")]
-    Context {
-        /// The length asked for.
-        len: usize,
-        /// The longest that is possible.
-        max_ctx: usize,
-    },
-    /// A group has too few pages, even without the prefix tree.
-    #[error("page group {group} needs {needed} more pages, and {available} of {n_pages} can be had")]
-    Pages {
-        /// The group.
-        group: usize,
-        /// Pages asked for.
-        needed: usize,
-        /// Pages that are free or that the prefix tree would give.
-        available: usize,
-        /// Pages in its pool.
-        n_pages: usize,
-    },
-}
-
-/// A rollback to where a window has already let go of keys; nothing has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "length {new_len} is out of reach of a sequence of {len} tokens: the window of page group {group} has moved on"
-)]
-pub struct OutOfReach {
-    /// The group.
-    pub group: usize,
-    /// The sequence's length.
-    pub len: usize,
-    /// The length asked for.
-    pub new_len: usize,
-}
-
-/// A snapshot that was dropped since it was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the snapshot has been dropped")]
-pub struct Stale;
 
 /// The most pages a sequence holds in one group while a step appends `max_step` tokens to it, the copy of
 /// a shared page included. A pool of less can never serve a full context.
@@ -90,6 +56,11 @@ pub fn pages_per_sequence(
 ) -> usize {
     let all = max_ctx.div_ceil(PAGE) + 1;
     window.map_or(all, |w| all.min((w as usize + max_rollback + max_step).div_ceil(PAGE) + 2))
+}
+
+/// The most slots a sequence holds: the one it reads, and the one a step writes when others hold the first.
+pub fn slots_per_sequence() -> usize {
+    2
 }
 
 impl GroupSpec {

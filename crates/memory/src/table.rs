@@ -63,6 +63,14 @@ impl Table {
         }
     }
 
+    /// The least length that [`reaches`](Self::reaches) admits.
+    pub fn lowest(&self, group: &GroupSpec) -> usize {
+        match (self.first, group.window) {
+            (0, _) | (_, None) => 0,
+            (first, Some(w)) => first * PAGE + w as usize - 1,
+        }
+    }
+
     /// Whether everything that a query at index `len` sees is held.
     pub fn reaches(&self, group: &GroupSpec, len: usize) -> bool {
         self.first <= group.first_needed(len, 0)

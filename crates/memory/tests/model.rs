@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use firth_memory::{Full, Memory, MemorySpec, PAGE, SnapshotId};
+use firth_memory::{Append, Full, Limit, Memory, MemorySpec, PAGE, SnapshotId};
 
 struct Run {
     rng: Rng,
@@ -55,7 +55,7 @@ impl Run {
         for known in &self.live {
             if self.rng.one_in(2) {
                 let n = [0, 1, 1, 5, 30, 130][self.rng.below(6)];
-                appends.push((known.seq, n));
+                appends.push(Append::certain(known.seq, n));
             }
         }
         let before =
@@ -78,7 +78,7 @@ impl Run {
             return self.saw("aborted before the device");
         }
         self.device.apply_copies(&self.memory);
-        for (seq, n) in appends {
+        for Append { seq, rows: n, .. } in appends {
             let known = self.live.iter_mut().find(|k| k.seq == seq).unwrap();
             let kept = if self.rng.one_in(3) { self.rng.below(n + 1) } else { n };
             let mut text = known.tokens.clone();
@@ -113,7 +113,8 @@ impl Run {
             Err(e) => {
                 let allowed = self.memory.spec().max_rollback;
                 let promised = known.longest - new_len <= allowed && !known.attached;
-                assert!(!promised && self.memory.spec().groups[e.group].window.is_some(), "{e}");
+                let Limit::Window { group } = e.limit else { panic!("{e}") };
+                assert!(!promised && self.memory.spec().groups[group].window.is_some(), "{e}");
                 self.saw("out of reach");
             }
         }
@@ -184,7 +185,7 @@ impl Run {
     fn close(&mut self) {
         let Some(i) = self.pick() else { return };
         let known = self.live.swap_remove(i);
-        if self.rng.one_in(4) && self.memory.plan(&[(known.seq, 3)]).is_ok() {
+        if self.rng.one_in(4) && self.memory.plan(&[Append::certain(known.seq, 3)]).is_ok() {
             self.saw("closed between plan and commit");
         }
         self.memory.close(known.seq);
@@ -255,7 +256,7 @@ fn every_visible_row_is_that_of_its_own_prefix() {
 fn memory(window: Option<u32>, n_pages: u32, cache_pages: u64) -> (Memory, Device) {
     let groups = vec![group(None, n_pages), group(window, n_pages)];
     let cache_bytes = cache_pages * groups.iter().map(|g| g.page_bytes).sum::<u64>();
-    let spec = MemorySpec { groups, max_seqs: 4, max_ctx: 2000, max_rollback: 4, cache_bytes };
+    let spec = MemorySpec { groups, slots: None, max_seqs: 4, max_ctx: 2000, max_rollback: 4, cache_bytes };
     (Memory::new(spec.clone()), Device::new(&spec.groups))
 }
 
@@ -292,7 +293,7 @@ fn a_writer_above_the_mark_copies_nothing() {
     append(&mut memory, &mut device, &mut b, &[5; 3]).unwrap();
     assert_eq!(memory.copies(), [], "a page without a writer is taken over");
     let c = memory.fork(b.seq).unwrap();
-    memory.plan(&[(b.seq, 1), (c, 1)]).unwrap();
+    memory.plan(&[Append::certain(b.seq, 1), Append::certain(c, 1)]).unwrap();
     assert_eq!(memory.copies().len(), 2, "only the child copies");
     memory.abort();
     device.check(&memory, b.seq, &b.tokens);
@@ -325,7 +326,7 @@ fn a_snapshot_goes_where_only_its_share_forces_a_copy() {
     device.check(&memory, a.seq, &a.tokens);
     memory.fork(a.seq).unwrap();
     memory.rollback(a.seq, 80).unwrap();
-    let full = memory.plan(&[(a.seq, 1)]).unwrap_err();
+    let full = memory.plan(&[Append::certain(a.seq, 1)]).unwrap_err();
     assert_eq!(full, Full::Pages { group: 0, needed: 1, available: 0, n_pages: 2 });
 }
 
@@ -354,7 +355,7 @@ fn what_is_worth_least_goes_first() {
     let b = opened(&mut memory, &mut device, &[5; 2000]);
     let c = opened(&mut memory, &mut device, &[6; 28 * PAGE]);
     assert_eq!((memory.stats().snapshots, memory.free_pages(0)), (0, (0, 0)));
-    let full = memory.plan(&[(c.seq, 1)]).unwrap_err();
+    let full = memory.plan(&[Append::certain(c.seq, 1)]).unwrap_err();
     assert_eq!(full, Full::Pages { group: 0, needed: 1, available: 0, n_pages: 60 });
     device.check(&memory, b.seq, &b.tokens);
 }

@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use common::*;
-use firth_memory::{Memory, MemorySpec, Seq};
+use firth_memory::{Append, Memory, MemorySpec, Seq};
 
 thread_local! {
     /// Allocations of this thread: the test harness has threads of its own.
@@ -50,7 +50,7 @@ fn counted(f: impl FnOnce()) -> usize {
 }
 
 /// One random operation of each kind; the caller's own lists have room.
-fn operate(rng: &mut Rng, memory: &mut Memory, live: &mut Vec<Seq>, appends: &mut Vec<(Seq, usize)>) {
+fn operate(rng: &mut Rng, memory: &mut Memory, live: &mut Vec<Seq>, appends: &mut Vec<Append>) {
     let ids: [u32; 130] = std::array::from_fn(|i| (i / 40) as u32 + u32::from(rng.one_in(200)));
     if let Ok(seq) = memory.open(0) {
         if let Some((id, n)) = memory.find(0, &ids[..1 + rng.below(130)]) {
@@ -61,13 +61,13 @@ fn operate(rng: &mut Rng, memory: &mut Memory, live: &mut Vec<Seq>, appends: &mu
     appends.clear();
     for seq in live.iter() {
         if rng.one_in(2) {
-            appends.push((*seq, rng.below(130)));
+            appends.push(Append::certain(*seq, rng.below(130)));
         }
     }
     if memory.plan(appends).is_ok() {
-        for (seq, n) in appends.iter() {
+        for a in appends.iter() {
             if !rng.one_in(9) {
-                memory.commit(*seq, &ids[..rng.below(n + 1)]);
+                memory.commit(a.seq, &ids[..rng.below(a.rows + 1)]);
             }
         }
         memory.abort();
@@ -90,6 +90,7 @@ fn operate(rng: &mut Rng, memory: &mut Memory, live: &mut Vec<Seq>, appends: &mu
 fn a_long_mixture_allocates_nothing() {
     let spec = MemorySpec {
         groups: vec![group(None, 60), group(Some(100), 40)],
+        slots: None,
         max_seqs: 6,
         max_ctx: 900,
         max_rollback: 16,

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use firth_memory::{Full, GroupSpec, Memory, MemorySpec, PAGE, Seq};
+use firth_memory::{Append, Full, GroupSpec, Memory, MemorySpec, PAGE, Seq};
 
 pub struct Rng(pub u64);
 
@@ -95,7 +95,7 @@ pub fn next_id(rng: &mut Rng, tokens: &[u32]) -> u32 {
 
 /// Commits `n` tokens to one sequence, in one plan.
 pub fn append(memory: &mut Memory, device: &mut Device, known: &mut Known, ids: &[u32]) -> Result<(), Full> {
-    memory.plan(&[(known.seq, ids.len())])?;
+    memory.plan(&[Append::certain(known.seq, ids.len())])?;
     device.apply_copies(memory);
     write(memory, device, known, ids, ids.len());
     memory.commit(known.seq, ids);
@@ -129,6 +129,7 @@ pub fn small(rng: &mut Rng) -> MemorySpec {
     }
     MemorySpec {
         groups,
+        slots: None,
         max_seqs: 2 + rng.below(6),
         max_ctx: 700 + rng.below(600),
         max_rollback: rng.below(20),
