@@ -221,6 +221,7 @@ impl Engine {
                     page_bytes: *bytes,
                 })
                 .collect(),
+            slots: None,
             max_seqs: options.parallel,
             max_ctx: p.ctx,
             max_rollback: MAX_ROLLBACK,

@@ -1,7 +1,7 @@
 //! One step: rows of several sequences through the model. Allocates nothing once warm.
 
 use firth_graph::{Extents, Runner, seq_table};
-use firth_memory::Seq;
+use firth_memory::{Append, Seq};
 use firth_models::names;
 use firth_sampling::RowParams;
 
@@ -73,7 +73,7 @@ impl Slots {
 
 /// A step while it is fed; its lists are used again and again.
 pub(crate) struct Scratch {
-    appends: Vec<(Seq, usize)>,
+    appends: Vec<Append>,
     /// First output row of each feed, and one more.
     first_out: Vec<usize>,
     /// Ids of all rows, for the commit.
@@ -164,7 +164,7 @@ impl Engine {
         assert!(x.within(&self.bounds), "a step of {x:?} exceeds {:?}", self.bounds);
         self.fill_rows(f, row);
         self.fill_outputs(f, row, out);
-        self.scratch.appends.push((f.seq, f.ids.len()));
+        self.scratch.appends.push(Append::certain(f.seq, f.ids.len()));
         self.scratch.ids.extend_from_slice(f.ids);
         self.scratch.first_out.push(x.o);
         Ok(())
@@ -181,7 +181,7 @@ impl Engine {
             return ran;
         }
         let mut row = 0;
-        for &(seq, n) in &self.scratch.appends {
+        for &Append { seq, rows: n, .. } in &self.scratch.appends {
             self.memory.commit(seq, &self.scratch.ids[row..row + n]);
             row += n;
         }
@@ -193,7 +193,7 @@ impl Engine {
         let mut row = 0;
         for s in 0..self.scratch.appends.len() {
             self.fill_tables(s, row);
-            row += self.scratch.appends[s].1;
+            row += self.scratch.appends[s].rows;
         }
         Ok(self.runner.run(x)?)
     }
@@ -256,14 +256,14 @@ impl Engine {
     }
 
     fn fill_tables(&mut self, s: usize, row: usize) {
-        let (seq, n) = self.scratch.appends[s];
+        let Append { seq, rows: n, certain } = self.scratch.appends[s];
         let first = self.memory.len(seq);
         let host = self.runner.host_mut();
         let table = &mut host.i32_mut(self.slots.seqs)[s * seq_table::WIDTH..(s + 1) * seq_table::WIDTH];
         table[seq_table::FIRST_ROW] = row as i32;
         table[seq_table::N_ROWS] = n as i32;
         table[seq_table::FIRST_INDEX] = first as i32;
-        table[seq_table::N_CERTAIN] = n as i32;
+        table[seq_table::N_CERTAIN] = certain as i32;
         let width = self.ctx.div_ceil(firth_graph::PAGE).max(1);
         for (g, slot) in self.slots.pages.iter().enumerate() {
             let pages = self.memory.page_table(seq, g);
