@@ -119,6 +119,7 @@ fn on_a_state(order: &str) -> Result<(), GraphError> {
         dtype: Dtype::F32,
         group: PageGroup(0),
         window: None,
+        value_in_key: false,
     };
     let old = g.state("kv", StateSpec::Kv(spec), Part::Mixer(0));
     let attend = Attend { scale: 1.0, softcap: 0.0, window: None };

@@ -10,7 +10,7 @@ use crate::kernels;
 use crate::memory::Region;
 use crate::pool::Pool;
 use crate::program::CpuProgram;
-use crate::states::KvPages;
+use crate::states::CpuState;
 use crate::store::{StoredWeight, weight_bytes};
 
 /// Settings of the device.
@@ -48,7 +48,7 @@ pub struct Shared {
 #[derive(Default)]
 struct Held {
     weights: Vec<Arc<StoredWeight>>,
-    states: Vec<Arc<KvPages>>,
+    states: Vec<CpuState>,
     bytes: u64,
 }
 
@@ -57,7 +57,7 @@ impl Shared {
         self.lock().weights[id.0 as usize].clone()
     }
 
-    pub(crate) fn state(&self, id: StateId) -> Arc<KvPages> {
+    pub(crate) fn state(&self, id: StateId) -> CpuState {
         self.lock().states[id.0 as usize].clone()
     }
 
@@ -161,22 +161,14 @@ impl Device for CpuDevice {
     }
 
     fn state(&self, spec: &StateSpec, n: usize) -> Result<StateId, LoadError> {
-        let StateSpec::Kv(kv) = spec;
-        if !kernels::kv_write::state_is_supported(spec) {
-            let reason = format!(
-                "keys and values of type {} with heads of {} and {}: the CPU keeps F32, F16, and Q8_0 where heads are multiples of 32",
-                kv.dtype.name(),
-                kv.key_dim,
-                kv.value_dim
-            );
+        if let Some(reason) = kernels::kv_write::lacks_state(spec) {
             return Err(LoadError::Device { device: self.info.name.clone(), reason });
         }
         let bytes = (spec.page_bytes() as u64).saturating_mul(n as u64);
-        self.shared.reserve(bytes, "keys and values")?;
-        let pages =
-            KvPages::new(*kv, n).ok_or_else(|| self.shared.out_of_memory("keys and values", bytes, 0))?;
+        self.shared.reserve(bytes, "states")?;
+        let state = CpuState::new(spec, n).ok_or_else(|| self.shared.out_of_memory("states", bytes, 0))?;
         let mut held = self.shared.lock();
-        held.states.push(Arc::new(pages));
+        held.states.push(state);
         Ok(StateId(held.states.len() as u32 - 1))
     }
 

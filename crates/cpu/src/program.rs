@@ -12,7 +12,7 @@ use crate::kernels;
 use crate::kernels::ActSlots;
 use crate::memory::Region;
 use crate::operand::{Bases, Cx, Operand};
-use crate::states::KvPages;
+use crate::states::{CpuState, KvPages, Slots};
 use crate::step::{Args, Step, Worker};
 use crate::store::StoredWeight;
 
@@ -48,12 +48,23 @@ impl CompileCx<'_> {
         self.shared.weight(self.segment.weights[w])
     }
 
-    /// The state that value `v` is a version of.
-    pub fn state(&self, v: usize) -> Arc<KvPages> {
+    fn state(&self, v: usize) -> CpuState {
         let Place::State(s) = self.segment.values[v].place else {
             unreachable!("the op's operand is a state")
         };
         self.shared.state(self.segment.states[s])
+    }
+
+    /// The pages that value `v` is a version of.
+    pub fn pages(&self, v: usize) -> Arc<KvPages> {
+        let CpuState::Kv(kv) = self.state(v) else { unreachable!("the op's rule asks for keys and values") };
+        kv
+    }
+
+    /// The slots that value `v` is a version of.
+    pub fn slots(&self, v: usize) -> Arc<Slots> {
+        let CpuState::Slots(s) = self.state(v) else { unreachable!("the op's rule asks for slots") };
+        s
     }
 
     /// Instruction set.

@@ -1,10 +1,16 @@
-//! States of the CPU device: pools of pages of keys and values.
+//! States of the CPU device: pools of pages of keys and values, and slots of recurrences and rings.
 //!
 //! One page holds [`PAGE`] tokens: for each head first the keys, transposed (`[key_dim][64]`, so that lanes run
 //! along keys), then the values (`[64][value_dim]`, so that lanes run along the head). Q8_0 keeps its scales
 //! behind the integers: `[key_dim / 32][64]` for keys, `[64][value_dim / 32]` for values.
+//!
+//! A slot holds f32 (or i32) words: of a recurrence first the base, its value dims in blocks of
+//! [`COLUMNS`] (`[heads][block][key_dim][columns of the block]`, so that lanes run along value dims and the columns
+//! that a chunk works on are one stretch of memory), then the log's rows; of a ring its rows.
 
-use firth_graph::{KvSpec, PAGE};
+use std::sync::Arc;
+
+use firth_graph::{KvSpec, PAGE, StateSpec};
 use firth_quant::Dtype;
 
 use crate::memory::Region;
@@ -15,6 +21,86 @@ pub struct KvPages {
     pub spec: KvSpec,
     n_pages: usize,
     region: Region,
+}
+
+/// A state of the device.
+#[derive(Clone)]
+pub enum CpuState {
+    /// Pages of keys and values.
+    Kv(Arc<KvPages>),
+    /// Slots of a recurrence or a ring.
+    Slots(Arc<Slots>),
+}
+
+impl CpuState {
+    /// `n` pages or slots, or `None` when memory does not suffice.
+    pub fn new(spec: &StateSpec, n: usize) -> Option<Self> {
+        Some(match spec {
+            StateSpec::Kv(kv) => CpuState::Kv(Arc::new(KvPages::new(*kv, n)?)),
+            StateSpec::Recurrent(_) | StateSpec::Ring(_) => CpuState::Slots(Arc::new(Slots::new(spec, n)?)),
+        })
+    }
+
+    /// The start of a page or slot, and its bytes.
+    fn bytes(&self, at: usize) -> (*mut u8, usize) {
+        match self {
+            CpuState::Kv(kv) => (kv.page(at), kv.spec.page_bytes()),
+            CpuState::Slots(s) => (s.slot(at).cast(), s.words * 4),
+        }
+    }
+
+    /// Copies page or slot `from` to `to`.
+    pub fn copy(&self, from: usize, to: usize) {
+        assert_ne!(from, to, "a page is not copied onto itself");
+        let ((from, n), (to, _)) = (self.bytes(from), self.bytes(to));
+        // SAFETY: two different existing pages or slots; no step runs during a copy.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
+    }
+
+    /// Reads a page or slot.
+    pub fn read(&self, at: usize, out: &mut [u8]) {
+        let (from, n) = self.bytes(at);
+        assert_eq!(out.len(), n, "bytes of a page");
+        // SAFETY: an existing page or slot and as many bytes; no step runs during a read.
+        unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), n) };
+    }
+
+    /// Writes a page or slot.
+    pub fn restore(&self, at: usize, bytes: &[u8]) {
+        let (to, n) = self.bytes(at);
+        assert_eq!(bytes.len(), n, "bytes of a page");
+        // SAFETY: an existing page or slot and as many bytes; no step runs during a write.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, n) };
+    }
+}
+
+/// Value dims of a block of a recurrence's base: what a thread works on at a time.
+pub const COLUMNS: usize = 64;
+
+/// Slots of one state.
+pub struct Slots {
+    /// What they hold.
+    pub spec: StateSpec,
+    /// Words of a slot.
+    pub words: usize,
+    stride: usize,
+    n_slots: usize,
+    region: Region,
+}
+
+impl Slots {
+    fn new(spec: &StateSpec, n_slots: usize) -> Option<Self> {
+        let bytes = spec.page_bytes();
+        let stride = bytes.next_multiple_of(64);
+        let region = Region::new(stride.checked_mul(n_slots)?.checked_add(PADDING)?)?;
+        Some(Slots { spec: spec.clone(), words: bytes / 4, stride, n_slots, region })
+    }
+
+    /// The start of a slot; panics on a slot that does not exist.
+    pub fn slot(&self, slot: usize) -> *mut f32 {
+        assert!(slot < self.n_slots, "slot {slot} of {}", self.n_slots);
+        self.region.ptr().wrapping_add(slot * self.stride).cast()
+    }
 }
 
 /// Bytes past a row that a kernel's whole-register load may read.
@@ -78,27 +164,6 @@ impl KvPages {
                 }
             }
         }
-    }
-
-    /// Copies page `from` to page `to`.
-    pub fn copy(&self, from: usize, to: usize) {
-        assert_ne!(from, to, "a page is not copied onto itself");
-        // SAFETY: two different existing pages; no step runs during a copy.
-        unsafe { std::ptr::copy_nonoverlapping(self.page(from), self.page(to), self.spec.page_bytes()) };
-    }
-
-    /// Reads a page.
-    pub fn read(&self, page: usize, out: &mut [u8]) {
-        assert_eq!(out.len(), self.spec.page_bytes(), "bytes of a page");
-        // SAFETY: an existing page and as many bytes; no step runs during a read.
-        unsafe { std::ptr::copy_nonoverlapping(self.page(page), out.as_mut_ptr(), out.len()) };
-    }
-
-    /// Writes a page.
-    pub fn restore(&self, page: usize, bytes: &[u8]) {
-        assert_eq!(bytes.len(), self.spec.page_bytes(), "bytes of a page");
-        // SAFETY: an existing page and as many bytes; no step runs during a write.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.page(page), bytes.len()) };
     }
 }
 

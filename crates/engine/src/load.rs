@@ -130,7 +130,8 @@ fn pages(g: &Graph, info: &ModelInfo, ctx: usize, batch: usize, o: &EngineOption
 fn group_page_bytes(g: &Graph, info: &ModelInfo) -> Vec<u64> {
     let mut out = vec![0; info.groups.len()];
     for s in &g.states {
-        out[s.spec.group().0 as usize] += s.spec.page_bytes() as u64;
+        let Some(group) = s.spec.group() else { continue };
+        out[group.0 as usize] += s.spec.page_bytes() as u64;
     }
     out
 }

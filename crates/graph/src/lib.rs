@@ -23,7 +23,7 @@ pub use graph::*;
 pub use null::NullDevice;
 pub use op::{ActKind, Gating, Op, OpDef, RopePairs};
 pub use plan::*;
-pub use reference::{Array, Interpreter, RefCall, RefState};
+pub use reference::{Array, Interpreter, RefCall, RefRing, RefSlot, RefState};
 pub use rope::{RopeSpec, Yarn};
 pub use runner::{Resources, Runner};
 pub use shape::*;

@@ -6,7 +6,7 @@ use firth_quant::Dtype;
 
 use crate::graph::{Def, Graph, Node, Type};
 use crate::shape::{Extents, Layout};
-use crate::state::{KvSpec, PAGE, StateSpec};
+use crate::state::{KvSpec, PAGE, RecurrentSpec, RingSpec, StateSpec};
 
 /// A concrete tensor of a step, dense, axes fastest first. Numbers of every dtype are widened to f32;
 /// integers live in `ints`.
@@ -71,25 +71,61 @@ impl Array {
     }
 }
 
-/// A state as the reference keeps it: rows by page and position, rounded to the state's type.
+/// A state as the reference keeps it: rows by page and position, rounded to the state's type, or slots.
 #[derive(Clone, Debug)]
 pub struct RefState {
     /// What it is.
-    pub spec: KvSpec,
+    pub spec: StateSpec,
     rows: HashMap<(i32, usize, usize), (Vec<f32>, Vec<f32>)>,
+    recurrences: HashMap<i32, RefSlot>,
+    rings: HashMap<i32, RefRing>,
 }
+
+/// A slot of a recurrence.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RefSlot {
+    /// The state at the base index.
+    pub base: Vec<f32>,
+    /// Inputs of the recurrence at the indexes from there on.
+    pub log: Vec<Vec<f32>>,
+}
+
+/// A slot of a ring: at each place the index of its row, and the row.
+pub type RefRing = HashMap<usize, (usize, Array)>;
 
 impl RefState {
     /// An empty state.
     pub fn new(spec: &StateSpec) -> RefState {
-        let StateSpec::Kv(spec) = *spec;
-        RefState { spec, rows: HashMap::new() }
+        let spec = spec.clone();
+        RefState { spec, rows: HashMap::new(), recurrences: HashMap::new(), rings: HashMap::new() }
     }
 
-    /// Writes key and value of `head` at `pos` of `page`.
+    /// What it is, for ops on keys and values.
+    pub fn kv(&self) -> &KvSpec {
+        let StateSpec::Kv(kv) = &self.spec else { panic!("found {:?}, expected keys and values", self.spec) };
+        kv
+    }
+
+    /// What it is, for recurrences.
+    pub fn recurrent(&self) -> &RecurrentSpec {
+        let StateSpec::Recurrent(r) = &self.spec else {
+            panic!("found {:?}, expected a recurrence", self.spec)
+        };
+        r
+    }
+
+    /// What it is, for ops on rings.
+    pub fn ring(&self) -> &RingSpec {
+        let StateSpec::Ring(r) = &self.spec else { panic!("found {:?}, expected a ring", self.spec) };
+        r
+    }
+
+    /// Writes key and value of `head` at `pos` of `page`; of a value in its key nothing is read from `v`.
     pub fn write(&mut self, page: i32, pos: usize, head: usize, k: &[f32], v: &[f32]) {
         assert!(pos < PAGE && page >= 0, "position {pos} of page {page}");
-        let (k, v) = (round_to(self.spec.dtype, k), round_to(self.spec.dtype, v));
+        let kv = *self.kv();
+        let k = round_to(kv.dtype, k);
+        let v = if kv.value_in_key { k[..kv.value_dim].to_vec() } else { round_to(kv.dtype, v) };
         self.rows.insert((page, pos, head), (k, v));
     }
 
@@ -97,6 +133,34 @@ impl RefState {
     pub fn read(&self, page: i32, pos: usize, head: usize) -> (&[f32], &[f32]) {
         let (k, v) = self.rows.get(&(page, pos, head)).expect("a visible key was written");
         (k, v)
+    }
+
+    /// A slot of a recurrence; zeros for slot -1.
+    pub fn slot(&self, slot: i32) -> RefSlot {
+        if slot < 0 {
+            return RefSlot { base: vec![0.0; self.recurrent().base_len()], log: Vec::new() };
+        }
+        self.recurrences.get(&slot).expect("a slot that is read was written").clone()
+    }
+
+    /// Replaces a slot of a recurrence.
+    pub fn set_slot(&mut self, slot: i32, to: RefSlot) {
+        assert!(slot >= 0, "slot {slot} cannot be written");
+        self.recurrences.insert(slot, to);
+    }
+
+    /// A slot of a ring; empty for slot -1.
+    pub fn ring_slot(&self, slot: i32) -> RefRing {
+        if slot < 0 {
+            return RefRing::new();
+        }
+        self.rings.get(&slot).expect("a slot that is read was written").clone()
+    }
+
+    /// Replaces a slot of a ring.
+    pub fn set_ring_slot(&mut self, slot: i32, to: RefRing) {
+        assert!(slot >= 0, "slot {slot} cannot be written");
+        self.rings.insert(slot, to);
     }
 }
 

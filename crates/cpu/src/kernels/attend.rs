@@ -441,7 +441,7 @@ impl Step for AttendStep {
 }
 
 fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
-    let state = cx.state(op.inputs[0]);
+    let state = cx.pages(op.inputs[0]);
     let args: Args = cx.args(op);
     let Op::Attend(attend) = &op.op else { unreachable!("the table names the op") };
     Box::new(AttendStep {

@@ -58,7 +58,18 @@ fn act<S: Simd>(s: S, kind: ActKind, x: S::F) -> S::F {
         ActKind::ReluSquared => math::relu_squared(s, x),
         ActKind::Sigmoid => math::sigmoid(s, x),
         ActKind::Tanh => math::tanh(s, x),
+        ActKind::Softplus => math::softplus(s, x),
+        ActKind::Exp => math::exp(s, x),
+        ActKind::SignedRoot => signed_root(s, x),
     }
+}
+
+/// `sign(x) sqrt(max(|x|, 1e-6))`; zeros and NaN stay.
+#[inline(always)]
+fn signed_root<S: Simd>(s: S, x: S::F) -> S::F {
+    let root = s.sqrt(s.max(s.abs(x), s.splat(1e-6)));
+    let y = s.select(s.eq(x, s.zero()), x, s.copysign(root, x));
+    s.select(s.is_nan(x), x, y)
 }
 
 /// One row.

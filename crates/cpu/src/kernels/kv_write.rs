@@ -52,20 +52,26 @@ impl Step for KvWrite {
 }
 
 fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
-    let state = cx.state(op.inputs[0]);
+    let state = cx.pages(op.inputs[0]);
     let args: Args = cx.args(op);
     let (k, v, seqs, pages) = (args.input(1), args.input(2), args.input(3), args.input(4));
     Box::new(KvWrite { state, k, v, seqs, pages })
 }
 
-/// Whether the state's type has kernels.
-pub(crate) fn state_is_supported(spec: &StateSpec) -> bool {
+/// Why the device cannot keep a state, if it cannot.
+pub(crate) fn lacks_state(spec: &StateSpec) -> Option<String> {
     use firth_quant::Dtype;
-    let StateSpec::Kv(kv) = spec;
+    let StateSpec::Kv(kv) = spec else { return None };
+    let whole = kv.key_dim.is_multiple_of(32) && kv.value_dim.is_multiple_of(32);
     match kv.dtype {
-        Dtype::F32 | Dtype::F16 => true,
-        Dtype::Q8_0 => kv.key_dim.is_multiple_of(32) && kv.value_dim.is_multiple_of(32),
-        _ => false,
+        Dtype::F32 | Dtype::F16 => None,
+        Dtype::Q8_0 if whole => None,
+        _ => Some(format!(
+            "keys and values of type {} with heads of {} and {}: the CPU keeps F32, F16, and Q8_0 where heads are multiples of 32",
+            kv.dtype.name(),
+            kv.key_dim,
+            kv.value_dim
+        )),
     }
 }
 

@@ -23,11 +23,17 @@ pub enum ActKind {
     Sigmoid,
     /// `tanh x`.
     Tanh,
+    /// `ln(1 + e^x)`, and `x` above 20.
+    Softplus,
+    /// `e^x`.
+    Exp,
+    /// `sign(x) sqrt(max(|x|, 1e-6))`, and 0 at 0.
+    SignedRoot,
 }
 
 impl ActKind {
     /// All kinds.
-    pub const ALL: [ActKind; 8] = [
+    pub const ALL: [ActKind; 11] = [
         ActKind::Silu,
         ActKind::GeluTanh,
         ActKind::GeluErf,
@@ -36,6 +42,9 @@ impl ActKind {
         ActKind::ReluSquared,
         ActKind::Sigmoid,
         ActKind::Tanh,
+        ActKind::Softplus,
+        ActKind::Exp,
+        ActKind::SignedRoot,
     ];
 
     /// The function in f64.
@@ -52,6 +61,11 @@ impl ActKind {
             ActKind::ReluSquared => positive(x) * positive(x),
             ActKind::Sigmoid => sigmoid(x),
             ActKind::Tanh => x.tanh(),
+            ActKind::Softplus if x > 20.0 => x,
+            ActKind::Softplus => x.exp().ln_1p(),
+            ActKind::Exp => x.exp(),
+            ActKind::SignedRoot if x == 0.0 || x.is_nan() => x,
+            ActKind::SignedRoot => x.abs().max(1e-6).sqrt().copysign(x),
         }
     }
 }

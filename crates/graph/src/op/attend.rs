@@ -4,7 +4,7 @@ use super::{OpDef, f32s, state};
 use crate::graph::{Graph, ShapeError, Type};
 use crate::reference::RefCall;
 use crate::shape::{Extent, Shape, Sym};
-use crate::state::{PAGE, StateSpec, seq_table};
+use crate::state::{PAGE, seq_table};
 
 /// `y = softmax over visible keys of (scale q.k) times v`, for each query head and row.
 ///
@@ -32,7 +32,7 @@ impl OpDef for Attend {
             return Err(ShapeError::Arity { expected: "4 or 5", found: inputs.len() });
         }
         let s = state(inputs, 0)?;
-        let StateSpec::Kv(kv) = g.states[s.idx()].spec;
+        let kv = super::kv_write::keys_and_values(g, s)?;
         let q = f32s(inputs, 1)?;
         let heads = q.shape.constant(1).unwrap_or(0);
         if q.shape.constant(0) != Some(kv.key_dim) || q.shape.axes()[2] != Extent::Sym(Sym::T) {
@@ -60,7 +60,7 @@ impl OpDef for Attend {
         let (q, seqs, pages) = (&call.inputs[1], &call.inputs[2], &call.inputs[3]);
         let sinks = call.inputs.get(4);
         let state = call.state.as_deref().expect("a state op has a state");
-        let group = q.dims[1] / state.spec.n_heads;
+        let group = q.dims[1] / state.kv().n_heads;
         for s in 0..call.extents.s {
             let table = &seqs.i[s * seq_table::WIDTH..];
             for r in 0..table[seq_table::N_ROWS] as usize {

@@ -73,15 +73,22 @@ ops! {
     act::Act,
     add::Add,
     attend::Attend,
+    clamp::Clamp,
+    concat::Concat,
+    conv::Conv,
     copy::Copy,
     embed::Embed,
     gated_act::GatedAct,
+    gated_delta::GatedDelta,
     kv_write::KvWrite,
+    l2_norm::L2Norm,
     layer_norm::LayerNorm,
+    linear_attention::LinearAttention,
     mat_mul::MatMul,
     mat_mul_experts::MatMulExperts,
     moe_sum::MoeSum,
     mul::Mul,
+    prev_row::PrevRow,
     add_rms_norm_mul::AddRmsNormMul,
     rms_norm::RmsNorm,
     rms_norm_mul::RmsNormMul,
@@ -91,18 +98,23 @@ ops! {
     row_write::RowWrite,
     sample::Sample,
     scale::Scale,
+    scan::Scan,
     softcap::Softcap,
 }
 
+mod slots;
+
 pub use act::ActKind;
 pub use embed::READY_ROW;
+pub use gated_delta::DeltaDims;
 pub use rope::RopePairs;
 pub use router::{Gating, MIN_WEIGHT_SUM};
 pub use sample::{SAMPLE_NAN, SAMPLE_NONE, outcome};
+pub use scan::ScanDims;
 
 /// Exactly `N` operands.
 pub(crate) fn exactly<const N: usize>(inputs: &[Type]) -> Result<&[Type; N], ShapeError> {
-    const WORDS: [&str; 7] = ["no", "1", "2", "3", "4", "5", "6"];
+    const WORDS: [&str; 9] = ["no", "1", "2", "3", "4", "5", "6", "7", "8"];
     inputs.try_into().map_err(|_| ShapeError::Arity { expected: WORDS[N], found: inputs.len() })
 }
 

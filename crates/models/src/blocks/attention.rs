@@ -107,6 +107,7 @@ impl Attention {
             dtype: kv,
             group: self.group,
             window: self.window,
+            value_in_key: false,
         })
     }
 
