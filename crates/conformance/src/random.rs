@@ -277,7 +277,15 @@ impl Build<'_> {
         let k = self.width(x);
         let n_heads = 1 + self.rng.below(2);
         let dtype = self.rng.pick(&[Dtype::F32, Dtype::F16, Dtype::Q8_0]);
-        let spec = KvSpec { key_dim: 32, value_dim: 32, n_heads, dtype, group: PageGroup(0), window: None, value_in_key: false };
+        let spec = KvSpec {
+            key_dim: 32,
+            value_dim: 32,
+            n_heads,
+            dtype,
+            group: PageGroup(0),
+            window: None,
+            value_in_key: false,
+        };
         let mut qkv = [x; 3];
         for (i, v) in qkv.iter_mut().enumerate() {
             let heads = if i == 0 { 2 * n_heads } else { n_heads };

@@ -150,8 +150,9 @@ pub fn plan_only(
             weight_bytes[*d] += refs[*d].weight_bytes(spec);
         }
     }
-    let state =
-        |s: &StateDecl| (s.name.clone(), s.spec.page_bytes(), p.group_pages[s.spec.group().0 as usize]);
+    let state = |s: &StateDecl| {
+        (s.name.clone(), s.spec.page_bytes(), s.spec.group().map_or(0, |g| p.group_pages[g.0 as usize]))
+    };
     let states = p.graph.states.iter().map(state).collect();
     Ok(PlanSummary { info: p.info, ctx: p.ctx, plan: p.plan, fusions: p.fusions, states, weight_bytes })
 }
@@ -210,7 +211,7 @@ impl Engine {
         let refs: Vec<&dyn Device> = devices.iter().map(|d| &**d).collect();
         let p = prepare(file, &refs, options)?;
         let mut resources = Resources::new(devices);
-        let pages = |s: &StateDecl| p.group_pages[s.spec.group().0 as usize];
+        let pages = |s: &StateDecl| s.spec.group().map_or(0, |g| p.group_pages[g.0 as usize]);
         resources.load(&p.graph, &p.plan, &mut |decl| open(file, decl), &pages, on)?;
         let runner = Runner::new(&p.graph, p.plan, &resources)?;
         let page_bytes = group_page_bytes(&p.graph, &p.info);
@@ -231,7 +232,9 @@ impl Engine {
         let mut group_states = vec![Vec::new(); p.info.groups.len()];
         for s in &p.graph.states {
             let at = resources.state(&s.name).expect("a loaded graph's states exist");
-            group_states[s.spec.group().0 as usize].push(at);
+            if let Some(group) = s.spec.group() {
+                group_states[group.0 as usize].push(at);
+            }
         }
         let bounds = p.graph.bounds;
         let layer_weights = layer_weights(&p.graph, runner.plan());

@@ -53,7 +53,15 @@ impl Layer {
     fn state(&self) -> StateSpec {
         let (key_dim, value_dim, n_heads) = (self.key_dim, self.value_dim, self.kv_heads);
         let (dtype, window) = (self.dtype, self.window);
-        StateSpec::Kv(KvSpec { key_dim, value_dim, n_heads, dtype, group: PageGroup(0), window, value_in_key: false })
+        StateSpec::Kv(KvSpec {
+            key_dim,
+            value_dim,
+            n_heads,
+            dtype,
+            group: PageGroup(0),
+            window,
+            value_in_key: false,
+        })
     }
 
     /// Its graph: inputs `q`, `k`, `v`, `seqs`, `pages` and perhaps `sinks`, output `y`.

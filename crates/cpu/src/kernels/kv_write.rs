@@ -64,6 +64,7 @@ pub(crate) fn lacks_state(spec: &StateSpec) -> Option<String> {
     let StateSpec::Kv(kv) = spec else { return None };
     let whole = kv.key_dim.is_multiple_of(32) && kv.value_dim.is_multiple_of(32);
     match kv.dtype {
+        _ if kv.value_in_key => Some("values that lie in their keys".into()),
         Dtype::F32 | Dtype::F16 => None,
         Dtype::Q8_0 if whole => None,
         _ => Some(format!(
