@@ -75,6 +75,7 @@ fn value(entry: &Json) -> Value {
                 "float32" => Array::F32(list.iter().map(|x| x.as_f64().expect("a number") as f32).collect()),
                 "int32" => Array::I32(ints().map(|x| x as i32).collect()),
                 "uint32" => Array::U32(ints().map(|x| x as u32).collect()),
+                "uint64" => Array::U64(list.iter().map(|x| x.as_u64().expect("an integer")).collect()),
                 "bool" => Array::Bool(list.iter().map(|x| x.as_bool().expect("a flag")).collect()),
                 "string" => Array::Str(list.iter().map(|x| x.as_str().expect("text")).collect::<Strings>()),
                 other => panic!("element type {other}"),

@@ -53,7 +53,7 @@ pub struct GroupInfo {
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
     /// Architecture.
-    pub arch: &'static str,
+    pub arch: String,
     /// Layers.
     pub n_layers: usize,
     /// Hidden width.
@@ -74,8 +74,11 @@ pub trait Model: Send + Sync {
     /// The hidden rows `[width, T]` of the step, before row selection, the final norm and the head.
     fn forward(&self, g: &mut Graph, step: &StepNodes) -> Node;
 
-    /// Logits `[vocab, O]` from hidden rows `[width, O]`.
-    fn head(&self, g: &mut Graph, hidden: Node) -> Node;
+    /// The final norm of hidden rows `[width, rows]`.
+    fn normalise(&self, g: &mut Graph, hidden: Node) -> Node;
+
+    /// Logits `[vocab, O]` from normalised rows `[width, O]`.
+    fn logits(&self, g: &mut Graph, rows: Node) -> Node;
 }
 
 /// The inputs of a step as nodes.
@@ -152,7 +155,8 @@ pub fn build(model: &dyn Model, options: &BuildOptions) -> Result<Graph, GraphEr
     g.scope("head");
     let out_rows = g.input(names::OUT_ROWS, Dtype::I32, Shape::new([Sym::O.into()]));
     let rows = g.push(firth_graph::op::RowSelect, &[hidden, out_rows]);
-    let logits = model.head(&mut g, rows);
+    let rows = model.normalise(&mut g, rows);
+    let logits = model.logits(&mut g, rows);
     g.output(names::LOGITS, logits);
     sample(&mut g, &info, &options.sampler, logits);
     g.finish()

@@ -6,12 +6,15 @@ use crate::arch::*;
 use crate::error::ModelError;
 use crate::{Model, Weights};
 
+/// What making a model of a file gives.
+pub type Loaded = Result<Box<dyn Model>, ModelError>;
+
 /// One architecture.
 pub struct Arch {
     /// The value of `general.architecture`.
     pub name: &'static str,
     /// Makes the model of a file.
-    pub load: fn(&Weights) -> Result<Box<dyn Model>, ModelError>,
+    pub load: fn(&Weights) -> Loaded,
 }
 
 /// Every architecture. A new one is a file in `arch/` and a line here.
@@ -26,7 +29,7 @@ pub fn architectures() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// An unknown architecture, keys out of range, and all missing or misshapen tensors at once.
-pub fn load(file: &Gguf) -> Result<Box<dyn Model>, ModelError> {
+pub fn load(file: &Gguf) -> Loaded {
     let name = file.metadata().require_str("general.architecture")?;
     let arch = ARCHS
         .iter()

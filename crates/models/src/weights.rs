@@ -49,9 +49,19 @@ impl<'a> Weights<'a> {
         self.file.metadata()
     }
 
+    /// The architecture's name.
+    pub fn arch(&self) -> &str {
+        &self.arch
+    }
+
     /// The full name of an architecture's key.
     pub fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.arch)
+    }
+
+    /// Whether the file has a key of the architecture.
+    pub fn has_key(&self, name: &str) -> bool {
+        self.metadata().get(&self.key(name)).is_some()
     }
 
     /// Whether the file has a tensor.
@@ -77,6 +87,11 @@ impl<'a> Weights<'a> {
     /// As [`Weights::vector`], when the file has it.
     pub fn vector_opt(&self, name: &str, n: usize, part: Part) -> Option<Tensor> {
         self.has(name).then(|| self.vector(name, n, part))
+    }
+
+    /// A table read by element, full name with suffix; widened to F32 at load.
+    pub fn table(&self, name: &str, shape: &[usize], part: Part) -> Tensor {
+        self.tensor(name, shape, part, true)
     }
 
     fn tensor(&self, name: &str, shape: &[usize], part: Part, by_element: bool) -> Tensor {

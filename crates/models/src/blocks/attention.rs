@@ -1,12 +1,11 @@
 //! Attention with grouped heads over pages.
 
-use firth_graph::{Graph, KvSpec, Node, PageGroup, Part, RopePairs, RopeSpec, StateSpec, WeightSource, op};
-use firth_quant::Dtype;
+use firth_graph::{Graph, Node, op};
 
 use crate::StepNodes;
-use crate::blocks::{Linear, RmsNorm};
+use crate::blocks::{Block, Gate, KvCache, Layer, Linear, Norm, Place, Rope};
 use crate::config::Config;
-use crate::weights::Weights;
+use crate::weights::Tensor;
 
 /// Sizes of a layer's attention.
 #[derive(Clone, Copy, Debug)]
@@ -45,96 +44,156 @@ impl AttentionShape {
 #[derive(Clone, Debug)]
 pub enum Qkv {
     /// `attn_q`, `attn_k`, `attn_v`.
-    Separate([Box<Linear>; 3]),
-    /// `attn_qkv`: rows of queries, then keys, then values.
-    Fused(Box<Linear>),
+    Separate(Box<[Linear; 3]>),
+    /// `attn_qkv`: rows of queries, then keys, then values, so many of each.
+    Fused(Box<Linear>, [usize; 3]),
 }
 
 impl Qkv {
-    /// Whichever form the file has.
-    pub fn new(w: &Weights, prefix: &str, s: &AttentionShape, part: Part) -> Self {
-        let [q, k, v] = s.widths();
-        let linear = |name: &str, n| Box::new(Linear::new(w, &format!("{prefix}.{name}"), s.width, n, part));
-        match w.has(&format!("{prefix}.attn_qkv.weight")) {
-            true => Qkv::Fused(linear("attn_qkv", q + k + v)),
-            false => Qkv::Separate([linear("attn_q", q), linear("attn_k", k), linear("attn_v", v)]),
+    /// Whichever form the file has, of rows `[q, k, v]`.
+    pub fn new(p: &Place, width: usize, [q, k, v]: [usize; 3]) -> Self {
+        match p.has("attn_qkv.weight") {
+            true => Qkv::Fused(Box::new(p.linear("attn_qkv", width, q + k + v)), [q, k, v]),
+            false => {
+                let linear = |name: &str, n| p.linear(name, width, n);
+                Qkv::Separate(Box::new([linear("attn_q", q), linear("attn_k", k), linear("attn_v", v)]))
+            }
+        }
+    }
+
+    /// Without the biases that the file may have.
+    pub fn unbiased(self) -> Self {
+        match self {
+            Qkv::Separate(all) => Qkv::Separate(Box::new(all.map(Linear::unbiased))),
+            Qkv::Fused(all, n) => Qkv::Fused(Box::new(all.unbiased()), n),
         }
     }
 
     /// Queries, keys and values, each `[rows, T]`.
-    fn forward(&self, g: &mut Graph, x: Node, s: &AttentionShape) -> [Node; 3] {
+    pub fn apply(&self, g: &mut Graph, x: Node) -> [Node; 3] {
         match self {
-            Qkv::Separate([q, k, v]) => [q.forward(g, x), k.forward(g, x), v.forward(g, x)],
-            Qkv::Fused(all) => {
-                let y = all.forward(g, x);
-                let [q, k, v] = s.widths();
-                [g.slice(y, 0, q), g.slice(y, q, k), g.slice(y, q + k, v)]
+            Qkv::Separate(all) => [all[0].apply(g, x), all[1].apply(g, x), all[2].apply(g, x)],
+            Qkv::Fused(all, [q, k, v]) => {
+                let y = all.apply(g, x);
+                [g.slice(y, 0, *q), g.slice(y, *q, *k), g.slice(y, q + k, *v)]
             }
         }
     }
 }
 
-/// One layer's attention.
+/// Norms of queries and keys.
 #[derive(Clone, Debug)]
+pub enum QkNorm {
+    /// Of each head, before rope.
+    Head([Norm; 2]),
+    /// Of each head, after rope.
+    AfterRope([Norm; 2]),
+    /// Of all heads of a row together, before rope.
+    Row([Norm; 2]),
+}
+
+impl QkNorm {
+    /// `attn_q_norm`, `attn_k_norm {d}`.
+    pub fn heads(l: &Layer) -> [Norm; 2] {
+        ["attn_q_norm", "attn_k_norm"].map(|n| l.mixer.norm(n, l.c.key_dim))
+    }
+
+    /// `attn_q_norm {d * heads}`, `attn_k_norm {d * kv heads}`.
+    pub fn rows(l: &Layer) -> [Norm; 2] {
+        let [q, k, _] = AttentionShape::of_layer(l.c, l.i).widths();
+        [l.mixer.norm("attn_q_norm", q), l.mixer.norm("attn_k_norm", k)]
+    }
+}
+
+/// One layer's attention.
 pub struct Attention {
     /// Sizes.
     pub shape: AttentionShape,
     /// Projections.
     pub qkv: Qkv,
+    /// Norms of queries and keys.
+    pub qk_norm: Option<QkNorm>,
+    /// Rotation; none where positions play no part.
+    pub rope: Option<Rope>,
+    /// The pages.
+    pub cache: KvCache,
+    /// Scale, soft cap and window of the scores.
+    pub scores: op::Attend,
+    /// One more score per head, without a value.
+    pub sinks: Option<Tensor>,
+    /// What the values are multiplied by before the output.
+    pub gate: Option<Gate>,
     /// Output projection.
     pub out: Linear,
-    /// Norms of each head's query and key, before rope.
-    pub qk_norm: Option<[RmsNorm; 2]>,
-    /// Pairing of rope.
-    pub pairs: RopePairs,
-    /// Factor of the scores.
-    pub scale: f32,
-    /// Keys further back are hidden.
-    pub window: Option<usize>,
-    /// The page list that the layer follows.
-    pub group: PageGroup,
-    /// The layer.
-    pub layer: u32,
 }
 
 impl Attention {
-    /// The state of the layer.
-    pub fn state(&self, kv: Dtype) -> StateSpec {
-        StateSpec::Kv(KvSpec {
-            key_dim: self.shape.key_dim,
-            value_dim: self.shape.value_dim,
-            n_heads: self.shape.kv_heads,
-            dtype: kv,
-            group: self.group,
-            window: self.window,
-            value_in_key: false,
-        })
+    /// By the model's sizes and the layer's window: scale `1 / sqrt(key_dim)`, no norms, no rope.
+    pub fn new(l: &Layer) -> Self {
+        let shape = AttentionShape::of_layer(l.c, l.i);
+        let window = l.c.windows.get(l.i).copied().flatten();
+        Attention {
+            shape,
+            qkv: Qkv::new(&l.mixer, shape.width, shape.widths()),
+            qk_norm: None,
+            rope: None,
+            cache: KvCache::new(l, &shape, window),
+            scores: op::Attend { scale: 1.0 / (shape.key_dim as f32).sqrt(), softcap: 0.0, window },
+            sinks: None,
+            gate: None,
+            out: l.mixer.linear("attn_output", shape.heads * shape.value_dim, shape.width),
+        }
     }
 
-    /// `x: [width, T]` to `[width, T]`; `rope` is the layer's table.
-    pub fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes, rope: RopeSpec) -> Node {
-        let s = &self.shape;
-        let [q, k, v] = self.qkv.forward(g, x, s);
-        let mut q = g.split_heads(q, s.key_dim);
-        let mut k = g.split_heads(k, s.key_dim);
-        let v = g.split_heads(v, s.value_dim);
-        if let Some([q_norm, k_norm]) = &self.qk_norm {
-            q = q_norm.forward(g, q);
-            k = k_norm.forward(g, k);
+    /// With norms of queries and keys.
+    pub fn qk_norm(mut self, norm: QkNorm) -> Self {
+        self.qk_norm = Some(norm);
+        self
+    }
+
+    /// With rotation.
+    pub fn rope(mut self, rope: &Rope) -> Self {
+        self.rope = Some(rope.clone());
+        self
+    }
+
+    /// Queries (0) or keys (1) `[key_dim, heads, T]`, normed and turned.
+    fn placed(&self, g: &mut Graph, mut x: Node, which: usize, step: &StepNodes) -> Node {
+        if let Some(QkNorm::Row(n)) = &self.qk_norm {
+            let row = g.merge_heads(x);
+            let row = n[which].apply(g, row);
+            x = g.split_heads(row, self.shape.key_dim);
         }
-        let n_rot = rope.n_rot;
-        let shape = firth_graph::Shape::fixed(&[n_rot, rope.n_positions]);
-        let table = g.weight(WeightSource::Rope(rope), Dtype::F32, shape, Part::Tables);
-        let turn = op::Rope { pairs: self.pairs, n_rot };
-        let q = g.push(turn, &[q, table, step.positions]);
-        let k = g.push(turn, &[k, table, step.positions]);
-        let pages = step.pages_of(self.group);
-        let name = format!("blk.{}.kv", self.layer);
-        let before = g.state(name, self.state(step.options.kv), Part::Mixer(self.layer));
-        let after = g.push(op::KvWrite, &[before, k, v, step.seqs, pages]);
-        let attend = op::Attend { scale: self.scale, softcap: 0.0, window: self.window };
-        let y = g.push(attend, &[after, q, step.seqs, pages]);
+        if let Some(QkNorm::Head(n)) = &self.qk_norm {
+            x = n[which].apply(g, x);
+        }
+        if let Some(rope) = &self.rope {
+            x = rope.turn(g, x, step);
+        }
+        match &self.qk_norm {
+            Some(QkNorm::AfterRope(n)) => n[which].apply(g, x),
+            _ => x,
+        }
+    }
+}
+
+impl Block for Attention {
+    fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
+        let [q, k, v] = self.qkv.apply(g, x);
+        let (q, gate) = match &self.gate {
+            Some(gate) => gate.split(g, x, q, &self.shape),
+            None => (g.split_heads(q, self.shape.key_dim), None),
+        };
+        let k = g.split_heads(k, self.shape.key_dim);
+        let q = self.placed(g, q, 0, step);
+        let k = self.placed(g, k, 1, step);
+        let v = g.split_heads(v, self.shape.value_dim);
+        let sinks = self.sinks.as_ref().map(|s| s.node(g));
+        let mut y = self.cache.attend(g, step, self.scores, [q, k, v], sinks);
+        if let Some(gate) = gate {
+            y = g.push(op::Mul, &[y, gate]);
+        }
         let y = g.merge_heads(y);
-        self.out.forward(g, y)
+        self.out.apply(g, y)
     }
 }

@@ -3,61 +3,85 @@
 use firth_graph::{Graph, Node, Part, op};
 
 use crate::StepNodes;
-use crate::blocks::RmsNorm;
+use crate::blocks::{Linear, Norm};
+use crate::config::Config;
 use crate::weights::{Tensor, Weights};
 
 /// The table `token_embd.weight {width, vocab}`.
 #[derive(Clone, Debug)]
 pub struct Embedding {
     table: Tensor,
-    scale: f32,
+    /// Factor of table rows (ready rows are not scaled).
+    pub scale: f32,
+    /// Rows added by position, `{width, context}`.
+    pub positions: Option<Tensor>,
+    /// Applied to the rows.
+    pub norm: Option<Norm>,
 }
 
 impl Embedding {
-    /// Rows times `scale` (ready rows are not scaled).
-    pub fn new(w: &Weights, width: usize, n_vocab: usize, scale: f32) -> Self {
-        Embedding { table: w.matrix("token_embd", &[width, n_vocab], Part::Embedding), scale }
+    /// Unscaled rows of the table.
+    pub fn new(w: &Weights, c: &Config) -> Self {
+        let table = w.matrix("token_embd", &[c.width, c.n_vocab], Part::Embedding);
+        Embedding { table, scale: 1.0, positions: None, norm: None }
     }
 
     /// `[width, T]` of the step's rows.
     pub fn rows(&self, g: &mut Graph, step: &StepNodes) -> Node {
         let table = self.table.node(g);
-        g.push(op::Embed { scale: self.scale }, &[table, step.tokens, step.embeds])
+        let mut x = g.push(op::Embed { scale: self.scale }, &[table, step.tokens, step.embeds]);
+        if let Some(positions) = &self.positions {
+            let table = positions.node(g);
+            let rows = g.push(op::RowSelect, &[table, step.positions]);
+            x = g.push(op::Add, &[x, rows]);
+        }
+        self.norm.as_ref().map_or(x, |n| n.apply(g, x))
     }
 }
 
 /// The final norm and the product with the vocabulary.
 #[derive(Clone, Debug)]
 pub struct Head {
-    norm: RmsNorm,
-    weight: Tensor,
+    /// The final norm.
+    pub norm: Option<Norm>,
+    /// The product.
+    pub out: Linear,
+    /// Factor of the logits.
+    pub scale: f32,
     /// Soft cap of the logits, 0 for none.
-    softcap: f32,
+    pub softcap: f32,
 }
 
 impl Head {
     /// `output_norm`, and `output` or, where the file has none, the embedding itself.
-    pub fn new(
-        w: &Weights,
-        embedding: &Embedding,
-        width: usize,
-        n_vocab: usize,
-        eps: f32,
-        softcap: f32,
-    ) -> Self {
-        let weight = w.matrix_opt("output", &[width, n_vocab], Part::Head);
-        Head {
-            norm: RmsNorm::new(w, "output_norm", width, eps, Part::Head),
-            weight: weight.unwrap_or_else(|| embedding.table.clone()),
-            softcap,
-        }
+    pub fn new(w: &Weights, c: &Config, embedding: &Embedding) -> Self {
+        let norm = Norm::new(w, "output_norm", &[c.width], c.norm, Part::Head);
+        Head { norm: Some(norm), ..Head::bare(w, c, embedding) }
     }
 
-    /// `[width, O]` to logits `[vocab, O]`.
-    pub fn forward(&self, g: &mut Graph, x: Node) -> Node {
-        let h = self.norm.forward(g, x);
-        let weight = self.weight.node(g);
-        let logits = g.push(op::MatMul, &[weight, h]);
-        if self.softcap == 0.0 { logits } else { g.push(op::Softcap { cap: self.softcap }, &[logits]) }
+    /// Without a norm.
+    pub fn bare(w: &Weights, c: &Config, embedding: &Embedding) -> Self {
+        let out = match w.has("output.weight") {
+            true => Linear::new(w, "output", c.width, c.n_vocab, Part::Head),
+            false => Linear::of(embedding.table.clone()),
+        };
+        Head { norm: None, out, scale: 1.0, softcap: 0.0 }
+    }
+
+    /// The final norm of `[width, rows]`.
+    pub fn normalise(&self, g: &mut Graph, x: Node) -> Node {
+        self.norm.as_ref().map_or(x, |n| n.apply(g, x))
+    }
+
+    /// Normalised rows `[width, O]` to logits `[vocab, O]`.
+    pub fn logits(&self, g: &mut Graph, h: Node) -> Node {
+        let mut logits = self.out.apply(g, h);
+        if self.scale != 1.0 {
+            logits = g.push(op::Scale { by: self.scale }, &[logits]);
+        }
+        if self.softcap != 0.0 {
+            logits = g.push(op::Softcap { cap: self.softcap }, &[logits]);
+        }
+        logits
     }
 }

@@ -2,6 +2,8 @@
 
 use firth_graph::{Graph, Node, Part, op};
 
+use crate::StepNodes;
+use crate::blocks::Block;
 use crate::weights::{Tensor, Weights};
 
 /// `y = W x + b`.
@@ -20,8 +22,19 @@ impl Linear {
         }
     }
 
+    /// The product with a tensor that has another use.
+    pub fn of(weight: Tensor) -> Self {
+        Linear { weight, bias: None }
+    }
+
+    /// Without the bias that the file may have.
+    pub fn unbiased(mut self) -> Self {
+        self.bias = None;
+        self
+    }
+
     /// `x: [n_in, rows]` to `[n_out, rows]`.
-    pub fn forward(&self, g: &mut Graph, x: Node) -> Node {
+    pub fn apply(&self, g: &mut Graph, x: Node) -> Node {
         let weight = self.weight.node(g);
         let y = g.push(op::MatMul, &[weight, x]);
         match &self.bias {
@@ -31,5 +44,11 @@ impl Linear {
             }
             None => y,
         }
+    }
+}
+
+impl Block for Linear {
+    fn forward(&self, g: &mut Graph, x: Node, _: &StepNodes) -> Node {
+        self.apply(g, x)
     }
 }
