@@ -262,8 +262,7 @@ impl Build<'_> {
         let w = self.weight("router", Dtype::F32, &[k, EXPERTS]);
         let logits = self.push(MatMul, &[w, x]);
         let normalise = self.rng.once_in(2);
-        let [ids, weights] =
-            self.g.push_n(Router { gating: Gating::Softmax, n_used: 2, normalise }, &[logits]);
+        let [ids, weights] = self.g.push_n(Router { n_used: 2, normalise, ..Default::default() }, &[logits]);
         let row = self.g.split_heads(x, k);
         let up = self.weight("up", Dtype::Q8_0, &[k, 32, EXPERTS]);
         let h = self.push(MatMulExperts, &[up, row, ids]);

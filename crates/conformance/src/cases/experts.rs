@@ -16,6 +16,13 @@ pub fn cases() -> Vec<Case> {
             out.push(router(n, used, normalise, true));
         }
     }
+    for gating in [Gating::Softmax, Gating::Sigmoid, Gating::SoftmaxOfChosen, Gating::RootSoftplus] {
+        for (groups, groups_used, n, used) in
+            [(1, 1, 9, 3), (4, 2, 32, 8), (8, 1, 64, 3), (5, 3, 35, 21), (3, 2, 3, 2)]
+        {
+            out.push(choice(gating, n, used, groups, groups_used));
+        }
+    }
     for n in WIDTHS {
         out.push(moe_sum(n));
     }
@@ -46,7 +53,7 @@ fn router(n: usize, used: usize, normalise: bool, ties: bool) -> Case {
     let name = format!("router {used} of {n}, normalise {normalise}, ties {ties}");
     let case = Case::new(name, rows(40), |g| {
         let x = floats(g, "x", wide(n));
-        let [ids, weights] = g.push_n(Router { gating: Gating::Softmax, n_used: used, normalise }, &[x]);
+        let [ids, weights] = g.push_n(Router { n_used: used, normalise, ..Default::default() }, &[x]);
         g.output("ids", ids);
         g.output("weights", weights);
     });
@@ -54,6 +61,21 @@ fn router(n: usize, used: usize, normalise: bool, ties: bool) -> Case {
     case.steps(&steps).fill(move |ask, rng| {
         ties.then(|| Values::F((0..ask.n()).map(|_| rng.below(3) as f32 - 1.0).collect()))
     })
+}
+
+/// Every way to score, with a bias that only chooses, and with groups.
+fn choice(gating: Gating, n: usize, n_used: usize, n_groups: usize, n_groups_used: usize) -> Case {
+    let name = format!("router by {gating:?}, {n_used} of {n}, {n_groups_used} of {n_groups} groups");
+    let op = Router { gating, n_used, normalise: n_groups != 8, n_groups, n_groups_used, scale: 2.446 };
+    all_rows(Case::new(name, rows(13), move |g| {
+        let x = floats(g, "x", wide(n));
+        let bias = floats(g, "bias", Shape::fixed(&[n]));
+        for (i, inputs) in [&[x][..], &[x, bias]].into_iter().enumerate() {
+            let [ids, weights] = g.push_n(op, inputs);
+            g.output(&format!("ids {i}"), ids);
+            g.output(&format!("weights {i}"), weights);
+        }
+    }))
 }
 
 fn moe_sum(n: usize) -> Case {
@@ -88,8 +110,7 @@ fn layer() -> Case {
         let x = floats(g, "x", wide(64));
         let gate = weight(g, "router", Dtype::F32, &[64, EXPERTS]);
         let logits = g.push(MatMul, &[gate, x]);
-        let [ids, weights] =
-            g.push_n(Router { gating: Gating::Softmax, n_used: 2, normalise: true }, &[logits]);
+        let [ids, weights] = g.push_n(Router { n_used: 2, normalise: true, ..Default::default() }, &[logits]);
         let (up, down) = (
             weight(g, "up", Dtype::Q8_0, &[64, 96, EXPERTS]),
             weight(g, "down", Dtype::Q4_0, &[96, 33, EXPERTS]),

@@ -7,6 +7,7 @@ pub(crate) mod kv_write;
 mod mat_mul;
 mod norm;
 mod rope;
+mod router;
 mod rows;
 mod sample;
 
@@ -17,7 +18,7 @@ use firth_graph::{Op, Type};
 use crate::step::Kernel;
 
 /// Every list of kernels.
-const ALL: [&[Kernel]; 9] = [
+const ALL: [&[Kernel]; 10] = [
     &attend::KERNELS,
     &elementwise::KERNELS,
     &experts::KERNELS,
@@ -25,6 +26,7 @@ const ALL: [&[Kernel]; 9] = [
     &mat_mul::KERNELS,
     &norm::KERNELS,
     &rope::KERNELS,
+    &router::KERNELS,
     &rows::KERNELS,
     &sample::KERNELS,
 ];

@@ -1,6 +1,6 @@
 //! Mixture of experts.
 
-use firth_graph::{ActKind, Extent, Gating, Graph, Node, Shape, op};
+use firth_graph::{ActKind, Extent, Graph, Node, Shape, op};
 
 use crate::StepNodes;
 use crate::blocks::{Block, Layer, Linear, Mlp, Place, Sum};
@@ -97,7 +97,7 @@ impl Block for Moe {
 
 /// Softmax over all experts.
 pub fn softmax(l: &Layer, normalise: bool) -> op::Router {
-    op::Router { gating: Gating::Softmax, n_used: l.c.n_experts_used, normalise }
+    op::Router { n_used: l.c.n_experts_used, normalise, ..Default::default() }
 }
 
 /// An expert that every token goes through, times the sigmoid of one number where it has a gate.
