@@ -75,3 +75,52 @@ pub enum Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the snapshot has been dropped")]
 pub struct Stale;
+
+/// Why the books of a state file were not taken in; nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// There is no room.
+    #[error(transparent)]
+    Full(#[from] Full),
+    /// The model has another number of page groups.
+    #[error("the saved sequence has {found} page groups, the model has {expected}")]
+    Groups {
+        /// The file's.
+        found: usize,
+        /// The model's.
+        expected: usize,
+    },
+    /// Pages are missing that the next token sees.
+    #[error("the saved sequence has page group {group} from page {first} on, page {needed} is needed")]
+    Page {
+        /// The group.
+        group: usize,
+        /// The first page that is there.
+        first: usize,
+        /// The first page that must be.
+        needed: usize,
+    },
+    /// A slot where none belongs, or the other way round.
+    #[error("the saved sequence has a state slot: {found}, it must have one: {expected}")]
+    Slot {
+        /// Whether there must be one.
+        expected: bool,
+        /// Whether there is one.
+        found: bool,
+    },
+    /// The contents of a slot cannot be those of a sequence of this length.
+    #[error(
+        "a sequence of {len} tokens was saved with a state of {base} tokens and rows up to {top}, the longest draft is {longest_draft}"
+    )]
+    State {
+        /// The sequence's length.
+        len: usize,
+        /// Tokens that the bases have taken in.
+        base: usize,
+        /// One more than the highest index written.
+        top: usize,
+        /// The most rows that are above a base.
+        longest_draft: usize,
+    },
+}

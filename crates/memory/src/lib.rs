@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod books;
 mod check;
 mod error;
 mod evict;
@@ -38,7 +39,8 @@ mod spec;
 mod table;
 mod tree;
 
-pub use error::{Full, Limit, OutOfReach, Stale};
+pub use books::{Books, StateBooks};
+pub use error::{Full, ImportError, Limit, OutOfReach, Stale};
 pub use memory::{Memory, Seq, Stats};
 pub use plan::{Append, Copy, Lost, SlotUse};
 pub use spec::{GroupSpec, MemorySpec, PAGE, SlotSpec, pages_per_sequence, slots_per_sequence};

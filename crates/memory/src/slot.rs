@@ -103,11 +103,16 @@ impl SlotPool {
         s.refs == s.tree
     }
 
+    /// Tokens that the bases have taken in; 0 where there are none.
+    pub fn base(&self, slot: u32) -> usize {
+        if self.spec.is_some_and(|s| s.log) { self.at(slot).base } else { 0 }
+    }
+
     /// The shortest length that a slot can go on from.
     pub fn lowest(&self, slot: u32) -> usize {
         let spec = self.spec.expect("a slot has a specification");
         let s = self.at(slot);
-        if spec.log { s.base } else { s.top.saturating_sub(spec.longest_draft) }
+        spec.lowest(s.base, s.top)
     }
 
     /// The rows of the log that belong to the first `len` tokens.

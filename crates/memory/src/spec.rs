@@ -29,6 +29,13 @@ pub struct SlotSpec {
     pub log: bool,
 }
 
+impl SlotSpec {
+    /// The shortest length that a slot can go on from.
+    pub(crate) fn lowest(&self, base: usize, top: usize) -> usize {
+        if self.log { base } else { top.saturating_sub(self.longest_draft) }
+    }
+}
+
 /// The sizes of a [`Memory`](crate::Memory); all its own memory is taken from them when it is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemorySpec {

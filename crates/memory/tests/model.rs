@@ -1,9 +1,9 @@
-//! Long random mixtures of all operations against a model that knows each sequence's tokens.
+//! Long random mixtures of all operations against a model that recomputes from each sequence's tokens.
 
 mod common;
 
 use common::*;
-use firth_memory::{Append, Full, Limit, Memory, MemorySpec, PAGE, SnapshotId};
+use firth_memory::{Append, Full, ImportError, Limit, Memory, SnapshotId, StateBooks, Stats};
 
 struct Run {
     rng: Rng,
@@ -11,6 +11,7 @@ struct Run {
     device: Device,
     live: Vec<Known>,
     found: Option<(SnapshotId, Vec<u32>, u64)>,
+    saved: Vec<Saved>,
     seen: Seen,
 }
 
@@ -19,11 +20,12 @@ impl Run {
         let mut rng = Rng(seed);
         let spec = small(&mut rng);
         Self {
-            device: Device::new(&spec.groups),
+            device: Device::new(&spec),
             memory: Memory::new(spec),
             rng,
             live: Vec::new(),
             found: None,
+            saved: Vec::new(),
             seen: Seen::new(),
         }
     }
@@ -39,7 +41,7 @@ impl Run {
     fn open(&mut self) {
         let domain = self.rng.below(2) as u64;
         match self.memory.open(domain) {
-            Ok(seq) => self.live.push(Known { seq, tokens: Vec::new(), longest: 0, attached: false }),
+            Ok(seq) => self.live.push(Known::new(seq)),
             Err(e) => {
                 assert!(
                     matches!(e, Full::Sequences { .. }) && self.live.len() == self.memory.spec().max_seqs
@@ -49,23 +51,35 @@ impl Run {
         }
     }
 
-    /// A step of several sequences, of which some keep less than was planned.
-    fn step(&mut self) {
+    /// Everything that can be asked of the books, for comparison.
+    fn counts(&self) -> (Stats, Vec<(usize, usize)>) {
+        let free = (0..self.memory.spec().groups.len()).map(|g| self.memory.free_pages(g));
+        (self.memory.stats(), free.chain([self.memory.free_slots()]).collect())
+    }
+
+    fn appends(&mut self) -> Vec<Append> {
+        let longest = self.memory.spec().slots.map_or(200, |s| s.longest_draft);
         let mut appends = Vec::new();
         for known in &self.live {
             if self.rng.one_in(2) {
-                let n = [0, 1, 1, 5, 30, 130][self.rng.below(6)];
-                appends.push(Append::certain(known.seq, n));
+                let rows: usize = [0, 1, 1, 5, 9, 30, 130][self.rng.below(7)];
+                let drafted = [0, self.rng.below(longest + 1)][self.rng.below(2)];
+                let certain = rows.saturating_sub(drafted).max(rows.min(1));
+                appends.push(Append { seq: known.seq, rows, certain });
             }
         }
-        let before =
-            (self.memory.stats(), (0..self.memory.spec().groups.len()).map(|g| self.memory.free_pages(g)));
-        let before = (before.0, before.1.collect::<Vec<_>>());
+        appends
+    }
+
+    /// A step of several sequences, of which some keep less than was planned and some none.
+    fn step(&mut self) {
+        let mut appends = self.appends();
+        let before = self.counts();
         if let Err(e) = self.memory.plan(&appends) {
-            let free = (0..self.memory.spec().groups.len()).map(|g| self.memory.free_pages(g));
-            assert_eq!(before, (self.memory.stats(), free.collect::<Vec<_>>()), "{e} changed something");
+            assert_eq!(before, self.counts(), "{e} changed something");
             return match e {
                 Full::Context { .. } => self.saw("context full"),
+                Full::Slots { .. } => self.saw("slots full"),
                 _ => self.saw("pages full"),
             };
         }
@@ -77,23 +91,63 @@ impl Run {
             self.memory.abort();
             return self.saw("aborted before the device");
         }
+        for a in appends.iter_mut().filter(|a| a.rows > a.certain) {
+            if self.rng.one_in(3) {
+                a.rows = a.certain + self.rng.below(a.rows - a.certain);
+                self.memory.shrink(a.seq, a.rows);
+                self.seen.entry("shorter drafts").and_modify(|n| *n += 1).or_insert(1);
+            }
+        }
         self.device.apply_copies(&self.memory);
-        for Append { seq, rows: n, .. } in appends {
-            let known = self.live.iter_mut().find(|k| k.seq == seq).unwrap();
-            let kept = if self.rng.one_in(3) { self.rng.below(n + 1) } else { n };
+        self.run(&appends);
+        self.memory.abort();
+    }
+
+    fn run(&mut self, appends: &[Append]) {
+        let fails = self.rng.one_in(8);
+        for a in appends {
+            let torn = fails && a.rows > 0 && self.rng.one_in(2);
+            let known = self.live.iter_mut().find(|k| k.seq == a.seq).unwrap();
+            let least = if self.memory.spec().slots.is_some() { a.certain } else { 0 };
+            let least = if self.rng.one_in(3) { least + self.rng.below(a.rows - least + 1) } else { a.rows };
             let mut text = known.tokens.clone();
-            for _ in 0..kept {
+            for _ in 0..least {
                 text.push(next_id(&mut self.rng, &text));
             }
             let ids = &text[known.tokens.len()..];
-            write(&self.memory, &mut self.device, known, ids, n);
-            if self.rng.one_in(15) {
-                continue; // given up by the abort below
+            write(&self.memory, &mut self.device, known, ids, a);
+            if let Some(slots) = self.device.slots.as_mut().filter(|_| torn) {
+                slots.tear(&self.memory, a.seq, &mut self.rng);
             }
-            self.memory.commit(seq, ids);
-            keep(known, ids);
+            if !fails {
+                self.memory.commit(a.seq, ids);
+                keep(known, ids, a);
+            }
         }
-        self.memory.abort();
+        if fails {
+            self.fail(appends);
+        }
+    }
+
+    /// What was to be written in place is lost and named; everything else is as it was.
+    fn fail(&mut self, appends: &[Append]) {
+        let in_place = |a: &&Append| {
+            let used = self.memory.slots(a.seq);
+            a.rows > 0 && used.read == used.write
+        };
+        let has_slots = self.memory.spec().slots.is_some();
+        let expected: Vec<_> = appends.iter().filter(|_| has_slots).filter(in_place).map(|a| a.seq).collect();
+        let lost = self.memory.fail();
+        assert_eq!(lost.len(), expected.len());
+        for l in lost {
+            assert!(expected.contains(&l.seq), "{:?} had a slot of its own to write", l.seq);
+            let known = self.live.iter_mut().find(|k| k.seq == l.seq).unwrap();
+            let n = self.memory.len(l.seq);
+            assert!(known.tokens[..n] == *self.memory.tokens(l.seq) && known.tokens[n..] == l.ids);
+            *known = Known::given(&self.memory, l.seq, known.tokens[..n].to_vec());
+            self.saw(if n > 0 { "lost and served" } else { "lost" });
+        }
+        self.saw("failed");
     }
 
     fn rollback(&mut self) {
@@ -101,30 +155,39 @@ impl Run {
         let len = self.live[i].tokens.len();
         let back = [1, 3, 10, 60, 300][self.rng.below(5)].min(len);
         let new_len = if self.rng.one_in(20) { 0 } else { len - self.rng.below(back + 1) };
+        let spec = self.memory.spec().clone();
         let known = &mut self.live[i];
-        match self.memory.rollback(known.seq, new_len) {
+        let lowest = known.lowest_state(&spec);
+        let reachable = [0, len].contains(&new_len) || new_len >= self.memory.lowest(known.seq);
+        let result = self.memory.rollback(known.seq, new_len);
+        assert_eq!(result.is_ok(), reachable, "{result:?}, {new_len} of {len}");
+        match result {
             Ok(()) => {
+                assert!(new_len == 0 || new_len >= lowest, "{new_len} tokens, the state starts at {lowest}");
                 known.tokens.truncate(new_len);
                 if new_len == 0 {
-                    (known.longest, known.attached) = (0, false);
+                    *known = Known::new(known.seq);
                 }
                 self.saw("rolled back");
             }
-            Err(e) => {
-                let allowed = self.memory.spec().max_rollback;
-                let promised = known.longest - new_len <= allowed && !known.attached;
-                let Limit::Window { group } = e.limit else { panic!("{e}") };
-                assert!(!promised && self.memory.spec().groups[group].window.is_some(), "{e}");
-                self.saw("out of reach");
-            }
+            Err(e) => match e.limit {
+                Limit::Window { group } => {
+                    let promised = known.longest - new_len <= spec.max_rollback && !known.attached;
+                    assert!(!promised && spec.groups[group].window.is_some(), "{e}");
+                    self.saw("out of reach of a window");
+                }
+                Limit::State { lowest: found } => {
+                    assert!(found == lowest && new_len < lowest, "{e}");
+                    self.saw("out of reach of a state");
+                }
+            },
         }
     }
 
     fn fork(&mut self) {
         let Some(i) = self.pick() else { return };
         if let Ok(seq) = self.memory.fork(self.live[i].seq) {
-            let Known { tokens, longest, attached, .. } = &self.live[i];
-            let child = Known { seq, tokens: tokens.clone(), longest: *longest, attached: *attached };
+            let child = Known { seq, ..self.live[i].clone() };
             self.live.push(child);
             self.saw("forked");
         }
@@ -162,7 +225,7 @@ impl Run {
         assert!(n > 0 && n <= prompt.len());
         let Ok(seq) = self.memory.open(domain) else { return };
         self.memory.attach(seq, id, n).expect("it was just found");
-        self.live.push(Known { seq, tokens: prompt[..n].to_vec(), longest: n, attached: true });
+        self.live.push(Known::given(&self.memory, seq, prompt[..n].to_vec()));
         self.saw("attached");
     }
 
@@ -172,8 +235,7 @@ impl Run {
         let Ok(seq) = self.memory.open(domain) else { return };
         match self.memory.attach(seq, id, tokens.len()) {
             Ok(()) => {
-                let longest = tokens.len();
-                self.live.push(Known { seq, tokens, longest, attached: true });
+                self.live.push(Known::given(&self.memory, seq, tokens));
             }
             Err(_) => {
                 self.memory.close(seq);
@@ -192,8 +254,61 @@ impl Run {
         self.memory.abort();
     }
 
+    fn save(&mut self) {
+        let Some(i) = self.pick() else { return };
+        let saved = self.device.save(&self.memory, self.live[i].seq);
+        self.saved.truncate(3);
+        self.saved.insert(0, saved);
+    }
+
+    fn load(&mut self) {
+        if self.saved.is_empty() {
+            return;
+        }
+        let saved = self.saved[self.rng.below(self.saved.len())].clone();
+        let before = self.counts();
+        match self.memory.import(saved.domain, &saved.books) {
+            Ok(seq) => {
+                self.device.load(&self.memory, seq, &saved);
+                self.live.push(Known::given(&self.memory, seq, saved.books.tokens));
+                self.saw("loaded");
+            }
+            Err(e) => {
+                assert!(matches!(e, ImportError::Full(_)), "{e}");
+                assert_eq!(before, self.counts(), "{e} changed something");
+                self.saw("no room to load");
+            }
+        }
+    }
+
+    /// Books that are not quite those that were saved.
+    fn load_damaged(&mut self) {
+        let Some(mut books) = self.saved.first().map(|s| s.books.clone()) else { return };
+        let [by, big] = [1 + self.rng.below(3), self.rng.below(usize::MAX)];
+        match (self.rng.below(7), &mut books.state) {
+            (0, _) => books.first_pages.truncate(by - 1),
+            (1, _) => books.first_pages.push(0),
+            (2, _) => books.first_pages.iter_mut().for_each(|first| *first += by),
+            (3, _) => books.tokens.resize(self.memory.spec().max_ctx + by, 0),
+            (4, Some(state)) => (state.base, state.top) = (big, usize::MAX),
+            (5, Some(state)) => state.top = state.base.wrapping_sub(by),
+            (_, state) => *state = state.is_none().then_some(StateBooks { base: by, top: by }),
+        }
+        let before = self.counts();
+        if let Ok(seq) = self.memory.import(0, &books) {
+            assert!(books == self.saved[0].books, "{books:?} was taken in");
+            self.memory.close(seq);
+        } else {
+            assert_eq!(before, self.counts(), "a refused import changed something");
+            self.saw("refused");
+        }
+    }
+
     fn operate(&mut self) {
-        match self.rng.below(20) {
+        match self.rng.below(24) {
+            20..=21 => self.save(),
+            22 => self.load(),
+            23 => self.load_damaged(),
             0..=1 => self.open(),
             2..=9 => self.step(),
             10..=11 => self.rollback(),
@@ -215,7 +330,7 @@ fn every_visible_row_is_that_of_its_own_prefix() {
     let mut seen = Seen::new();
     for seed in 1..=20 {
         let mut run = Run::new(seed);
-        for _ in 0..1000 {
+        for _ in 0..2000 {
             run.operate();
         }
         let evictions = run.memory.stats().evictions as usize;
@@ -231,6 +346,8 @@ fn every_visible_row_is_that_of_its_own_prefix() {
         for (group, spec) in run.memory.spec().groups.iter().enumerate() {
             assert_eq!(run.memory.free_pages(group), (spec.n_pages as usize, 0), "pages were lost");
         }
+        let n_slots = run.memory.spec().slots.map_or(0, |s| s.n_slots as usize);
+        assert_eq!(run.memory.free_slots(), (n_slots, 0), "slots were lost");
     }
     println!("{seen:?}");
     let expected = [
@@ -240,7 +357,16 @@ fn every_visible_row_is_that_of_its_own_prefix() {
         "copies",
         "aborted before the device",
         "rolled back",
-        "out of reach",
+        "slots full",
+        "out of reach of a window",
+        "out of reach of a state",
+        "failed",
+        "lost",
+        "lost and served",
+        "shorter drafts",
+        "loaded",
+        "no room to load",
+        "refused",
         "forked",
         "snapshots",
         "attached",
@@ -251,111 +377,4 @@ fn every_visible_row_is_that_of_its_own_prefix() {
     for what in expected {
         assert!(seen.get(what).is_some_and(|n| *n >= 50), "{what}: {:?}", seen.get(what));
     }
-}
-
-fn memory(window: Option<u32>, n_pages: u32, cache_pages: u64) -> (Memory, Device) {
-    let groups = vec![group(None, n_pages), group(window, n_pages)];
-    let cache_bytes = cache_pages * groups.iter().map(|g| g.page_bytes).sum::<u64>();
-    let spec = MemorySpec { groups, slots: None, max_seqs: 4, max_ctx: 2000, max_rollback: 4, cache_bytes };
-    (Memory::new(spec.clone()), Device::new(&spec.groups))
-}
-
-fn opened(memory: &mut Memory, device: &mut Device, ids: &[u32]) -> Known {
-    let seq = memory.open(0).unwrap();
-    let mut known = Known { seq, tokens: Vec::new(), longest: 0, attached: false };
-    append(memory, device, &mut known, ids).unwrap();
-    known
-}
-
-#[test]
-fn a_writer_above_the_mark_copies_nothing() {
-    let (mut memory, mut device) = memory(None, 20, 10);
-    let mut a = opened(&mut memory, &mut device, &[1; 100]);
-    memory.snapshot(a.seq);
-    append(&mut memory, &mut device, &mut a, &[2; 10]).unwrap();
-    assert_eq!(memory.copies(), [], "the writer goes on in its page");
-    memory.rollback(a.seq, 105).unwrap();
-    a.tokens.truncate(105);
-    append(&mut memory, &mut device, &mut a, &[3]).unwrap();
-    assert_eq!(memory.copies(), [], "back to above the mark");
-    memory.rollback(a.seq, 90).unwrap();
-    a.tokens.truncate(90);
-    append(&mut memory, &mut device, &mut a, &[4]).unwrap();
-    assert_eq!(memory.copies().iter().map(|c| c.rows).collect::<Vec<_>>(), [90 - PAGE; 2], "below the mark");
-    device.check(&memory, a.seq, &a.tokens);
-    memory.close(a.seq);
-
-    let (id, n) = memory.find(0, &[1; 150]).unwrap();
-    assert_eq!(n, 100);
-    let seq = memory.open(0).unwrap();
-    memory.attach(seq, id, n).unwrap();
-    let mut b = Known { seq, tokens: vec![1; 100], longest: 100, attached: true };
-    append(&mut memory, &mut device, &mut b, &[5; 3]).unwrap();
-    assert_eq!(memory.copies(), [], "a page without a writer is taken over");
-    let c = memory.fork(b.seq).unwrap();
-    memory.plan(&[Append::certain(b.seq, 1), Append::certain(c, 1)]).unwrap();
-    assert_eq!(memory.copies().len(), 2, "only the child copies");
-    memory.abort();
-    device.check(&memory, b.seq, &b.tokens);
-}
-
-#[test]
-fn a_snapshot_serves_shorter_prefixes_where_no_window_forbids() {
-    let text: Vec<u32> = (0..300).collect();
-    let mut prompt = text[..200].to_vec();
-    prompt.push(9999);
-    for (window, want) in [(None, Some(200)), (Some(100), None)] {
-        let (mut memory, mut device) = memory(window, 20, 20);
-        let a = opened(&mut memory, &mut device, &text);
-        memory.snapshot(a.seq).unwrap();
-        assert_eq!(memory.find(0, &prompt).map(|f| f.1), want, "window {window:?}");
-        assert_eq!(memory.find(0, &text[..299]).map(|f| f.1), Some(299), "within reach of a rollback");
-        assert_eq!(memory.find(1, &prompt), None, "another domain");
-    }
-}
-
-#[test]
-fn a_snapshot_goes_where_only_its_share_forces_a_copy() {
-    let (mut memory, mut device) = memory(None, 2, 2);
-    let mut a = opened(&mut memory, &mut device, &[1; 100]);
-    memory.snapshot(a.seq).unwrap();
-    memory.rollback(a.seq, 90).unwrap();
-    a.tokens.truncate(90);
-    append(&mut memory, &mut device, &mut a, &[2]).unwrap();
-    assert_eq!((memory.copies(), memory.stats().snapshots), (&[][..], 0));
-    device.check(&memory, a.seq, &a.tokens);
-    memory.fork(a.seq).unwrap();
-    memory.rollback(a.seq, 80).unwrap();
-    let full = memory.plan(&[Append::certain(a.seq, 1)]).unwrap_err();
-    assert_eq!(full, Full::Pages { group: 0, needed: 1, available: 0, n_pages: 2 });
-}
-
-#[test]
-fn what_is_worth_least_goes_first() {
-    let (mut memory, mut device) = memory(None, 60, 6);
-    let mut ids = Vec::new();
-    for text in 1..=3 {
-        let a = opened(&mut memory, &mut device, &[text; 128]);
-        ids.push(memory.snapshot(a.seq).unwrap());
-        memory.close(a.seq);
-    }
-    let find = |memory: &Memory, text| memory.find(0, &[text; 128]).is_some();
-    let seq = memory.open(0).unwrap();
-    memory.attach(seq, ids[0], 128).unwrap();
-    memory.close(seq);
-    let a = opened(&mut memory, &mut device, &[4; 64]);
-    memory.snapshot(a.seq).unwrap();
-    memory.close(a.seq);
-    assert_eq!(
-        [1, 2, 3, 4].map(|t| find(&memory, t)),
-        [true, false, true, true],
-        "the one used longest ago went"
-    );
-    // Nothing left of the pool for the tree: live sequences come first.
-    let b = opened(&mut memory, &mut device, &[5; 2000]);
-    let c = opened(&mut memory, &mut device, &[6; 28 * PAGE]);
-    assert_eq!((memory.stats().snapshots, memory.free_pages(0)), (0, (0, 0)));
-    let full = memory.plan(&[Append::certain(c.seq, 1)]).unwrap_err();
-    assert_eq!(full, Full::Pages { group: 0, needed: 1, available: 0, n_pages: 60 });
-    device.check(&memory, b.seq, &b.tokens);
 }

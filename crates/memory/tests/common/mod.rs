@@ -3,9 +3,11 @@
 // Each test binary uses a part.
 #![allow(dead_code)]
 
+pub mod slots;
+
 use std::collections::HashMap;
 
-use firth_memory::{Append, Full, GroupSpec, Memory, MemorySpec, PAGE, Seq};
+use firth_memory::{Append, Books, Full, GroupSpec, Memory, MemorySpec, PAGE, Seq, SlotSpec};
 
 pub struct Rng(pub u64);
 
@@ -31,14 +33,26 @@ pub fn root(domain: u64) -> u64 {
     domain.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
 }
 
-/// Rows by group and page.
+/// Rows by group and page, and slots.
 pub struct Device {
     rows: Vec<Vec<[u64; PAGE]>>,
+    pub slots: Option<slots::Slots>,
+}
+
+/// A sequence as a state file keeps it.
+#[derive(Clone)]
+pub struct Saved {
+    pub domain: u64,
+    pub books: Books,
+    /// By group: index in the page table, and rows.
+    pages: Vec<Vec<(usize, [u64; PAGE])>>,
+    slot: Option<slots::DeviceSlot>,
 }
 
 impl Device {
-    pub fn new(groups: &[GroupSpec]) -> Self {
-        Self { rows: groups.iter().map(|g| vec![[0; PAGE]; g.n_pages as usize]).collect() }
+    pub fn new(spec: &MemorySpec) -> Self {
+        let rows = spec.groups.iter().map(|g| vec![[0; PAGE]; g.n_pages as usize]);
+        Self { rows: rows.collect(), slots: spec.slots.map(slots::Slots::new) }
     }
 
     pub fn apply_copies(&mut self, memory: &Memory) {
@@ -60,6 +74,11 @@ impl Device {
     /// Every index that the next query sees holds the digest of its own prefix.
     pub fn check(&self, memory: &Memory, seq: Seq, tokens: &[u32]) {
         assert_eq!(memory.tokens(seq), tokens);
+        if let (Some(slots), Some(slot)) = (&self.slots, memory.slot(seq)) {
+            let state = memory.export(seq).state.expect("it has a slot");
+            let n_log = if slots.spec.log { tokens.len() - state.base } else { 0 };
+            slots.check(slot, n_log, memory.domain(seq), tokens);
+        }
         let mut hash = root(memory.domain(seq));
         for (i, id) in tokens.iter().enumerate() {
             hash = extend(hash, *id);
@@ -75,17 +94,77 @@ impl Device {
     }
 }
 
+impl Device {
+    pub fn save(&self, memory: &Memory, seq: Seq) -> Saved {
+        let group = |g: usize| {
+            let rows = |(i, page, n): (usize, usize, usize)| {
+                let mut kept = [0; PAGE];
+                kept[..n].copy_from_slice(&self.rows[g][page][..n]);
+                (i, kept)
+            };
+            memory.held_pages(seq, g).map(rows).collect()
+        };
+        Saved {
+            domain: memory.domain(seq),
+            books: memory.export(seq),
+            pages: (0..self.rows.len()).map(group).collect(),
+            slot: memory.slot(seq).map(|slot| self.slots.as_ref().expect("it has slots").slots[slot].clone()),
+        }
+    }
+
+    /// Fills what an import reserved.
+    pub fn load(&mut self, memory: &Memory, seq: Seq, saved: &Saved) {
+        for (g, pages) in saved.pages.iter().enumerate() {
+            for (i, page, n) in memory.held_pages(seq, g) {
+                let rows = &pages.iter().find(|(at, _)| *at == i).expect("the page was saved").1;
+                self.rows[g][page][..n].copy_from_slice(&rows[..n]);
+            }
+        }
+        if let Some(slot) = memory.slot(seq) {
+            let slots = &mut self.slots.as_mut().expect("it has slots").slots;
+            slots[slot] = saved.slot.clone().expect("the slot was saved");
+        }
+    }
+}
+
 pub fn group(window: Option<u32>, n_pages: u32) -> GroupSpec {
     GroupSpec { window, n_pages, page_bytes: 1000 + u64::from(n_pages) }
 }
 
 /// What the model knows of a sequence.
+#[derive(Clone)]
 pub struct Known {
     pub seq: Seq,
     pub tokens: Vec<u32>,
     /// The longest it was since its rows were last replaced by attaching.
     pub longest: usize,
     pub attached: bool,
+    /// What the last step's certain rows left in the bases.
+    pub base: usize,
+    /// The highest row that was ever written to the ring, and one.
+    pub top: usize,
+}
+
+impl Known {
+    pub fn new(seq: Seq) -> Self {
+        Self { seq, tokens: Vec::new(), longest: 0, attached: false, base: 0, top: 0 }
+    }
+
+    /// What a sequence is that was given `tokens` by a snapshot or a file.
+    pub fn given(memory: &Memory, seq: Seq, tokens: Vec<u32>) -> Self {
+        let state = memory.export(seq).state;
+        let (base, top) = state.map_or((0, 0), |s| (s.base, s.top));
+        Self { seq, longest: tokens.len(), attached: !tokens.is_empty(), tokens, base, top }
+    }
+
+    /// The least length that its slot goes on from.
+    pub fn lowest_state(&self, spec: &MemorySpec) -> usize {
+        match spec.slots {
+            None => 0,
+            Some(s) if s.log => self.base,
+            Some(s) => self.top.saturating_sub(s.longest_draft),
+        }
+    }
 }
 
 /// Tokens of one of a few texts, so that sequences share prefixes; now and then a text forks.
@@ -95,24 +174,34 @@ pub fn next_id(rng: &mut Rng, tokens: &[u32]) -> u32 {
 
 /// Commits `n` tokens to one sequence, in one plan.
 pub fn append(memory: &mut Memory, device: &mut Device, known: &mut Known, ids: &[u32]) -> Result<(), Full> {
-    memory.plan(&[Append::certain(known.seq, ids.len())])?;
+    let a = Append::certain(known.seq, ids.len());
+    memory.plan(&[a])?;
     device.apply_copies(memory);
-    write(memory, device, known, ids, ids.len());
+    write(memory, device, known, ids, &a);
     memory.commit(known.seq, ids);
-    keep(known, ids);
+    keep(known, ids, &a);
     Ok(())
 }
 
-/// Writes the rows of `n` planned tokens: `ids`, then wrong guesses.
-pub fn write(memory: &Memory, device: &mut Device, known: &Known, ids: &[u32], n: usize) {
+/// A device's step: the rows of `ids`, then wrong guesses.
+pub fn write(memory: &Memory, device: &mut Device, known: &Known, ids: &[u32], a: &Append) {
     let mut hash = known.tokens.iter().fold(root(memory.domain(known.seq)), |h, id| extend(h, *id));
-    for i in 0..n {
-        hash = extend(hash, ids.get(i).copied().unwrap_or(77));
+    let mut all = ids.to_vec();
+    all.resize(a.rows, 77);
+    for (i, id) in all.iter().enumerate() {
+        hash = extend(hash, *id);
         device.write(memory, known.seq, known.tokens.len() + i, hash);
+    }
+    if let Some(slots) = &mut device.slots {
+        slots.step(memory, a, &known.tokens, &all);
     }
 }
 
-pub fn keep(known: &mut Known, ids: &[u32]) {
+pub fn keep(known: &mut Known, ids: &[u32], a: &Append) {
+    if a.rows > 0 {
+        known.base = known.tokens.len() + a.certain;
+        known.top = known.top.max(known.tokens.len() + a.rows);
+    }
     known.tokens.extend_from_slice(ids);
     known.longest = known.longest.max(known.tokens.len());
 }
@@ -127,10 +216,17 @@ pub fn small(rng: &mut Rng) -> MemorySpec {
         groups.remove(0);
         groups.push(group(Some(100), 15));
     }
+    let max_seqs = 2 + rng.below(6);
+    let slots = SlotSpec {
+        n_slots: (1 + rng.below(3 * max_seqs)) as u32,
+        slot_bytes: 3000,
+        longest_draft: [0, 1, 4, 8][rng.below(4)],
+        log: rng.one_in(2),
+    };
     MemorySpec {
         groups,
-        slots: None,
-        max_seqs: 2 + rng.below(6),
+        slots: (!rng.one_in(3)).then_some(slots),
+        max_seqs,
         max_ctx: 700 + rng.below(600),
         max_rollback: rng.below(20),
         cache_bytes: [0, 5_000, 20_000, 1_000_000][rng.below(4)],
