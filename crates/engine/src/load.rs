@@ -82,7 +82,7 @@ fn prepare(file: &Gguf, devices: &[&dyn Device], o: &EngineOptions) -> Result<Pr
     let outputs = o.outputs().min(batch);
     let bounds = Extents { t: batch, o: outputs, p: 0, s: o.parallel };
     let sampler = SamplerBounds { penalties: outputs * 256, biases: outputs * 512, masks: outputs.min(64) };
-    let options = BuildOptions { bounds, ctx, kv: o.kv, sampler };
+    let options = BuildOptions { bounds, ctx, kv: o.kv, draft: 0, draft_head: false, sampler };
     let graph = firth_models::build(&*model as &dyn Model, &options).map_err(LoadError::Graph)?;
     let (graph, fusions) = match o.fuse {
         true => fuse(&graph, &|op, types| devices.iter().all(|d| d.supports(op, types))),

@@ -11,6 +11,8 @@ use crate::weights::Weights;
 pub struct Config {
     /// Layers that are run.
     pub n_layers: usize,
+    /// Layers in the file: those of drafting heads follow.
+    pub n_blocks: usize,
     /// Hidden width.
     pub width: usize,
     /// Vocabulary, by the embedding's shape.
@@ -86,11 +88,12 @@ impl Config {
         }
         Ok(Config {
             n_layers,
+            n_blocks: blocks,
             width,
             n_vocab: w.axis("token_embd.weight", 1).unwrap_or(0),
             context,
-            heads: heads[..n_layers].to_vec(),
-            kv_heads: kv_heads[..n_layers].to_vec(),
+            heads,
+            kv_heads,
             key_dim,
             value_dim,
             hidden: per_layer(w, "feed_forward_length", blocks)?.unwrap_or_else(|| vec![0; blocks]),
@@ -139,6 +142,39 @@ pub fn positive(w: &Weights, name: &str, default: f32) -> Result<f64, ModelError
         v if v > 0.0 => Ok(v),
         v => Err(ModelError::value(w.key(name), v, "above 0")),
     }
+}
+
+/// A width that is `default` where the key is absent or 0.
+pub fn width_or(w: &Weights, name: &str, default: usize) -> Result<usize, ModelError> {
+    Ok(match optional(w, name, 0, MAX_EXTENT)? {
+        0 => default,
+        n => n,
+    })
+}
+
+/// The width of an expert: `expert_feed_forward_length`, or the feed-forward's shared out over those used.
+pub fn expert_width(w: &Weights, c: &Config) -> Result<usize, ModelError> {
+    let found = per_layer(w, "expert_feed_forward_length", c.n_blocks)?.unwrap_or_default();
+    let found = found.into_iter().find(|n| *n > 0);
+    Ok(found.unwrap_or(c.hidden[0] / c.n_experts_used.max(1)))
+}
+
+/// A flag for each of `n` layers: a scalar counts for all, an array must have `n` entries.
+pub fn flags(w: &Weights, name: &str, n: usize) -> Result<Option<Vec<bool>>, ModelError> {
+    let key = w.key(name);
+    if let Some(Value::Bool(all)) = w.metadata().get(&key) {
+        return Ok(Some(vec![*all; n]));
+    }
+    Ok(w.metadata().u32_per_layer(&key, n)?.map(|v| v.into_iter().map(|f| f != 0).collect()))
+}
+
+/// Which layers are recurrent: `attention.recurrent_layers`, or all but every `full_attention_interval`-th.
+pub fn recurrent_layers(w: &Weights, c: &Config, interval: usize) -> Result<Vec<bool>, ModelError> {
+    if let Some(flags) = flags(w, "attention.recurrent_layers", c.n_blocks)? {
+        return Ok(flags);
+    }
+    let interval = optional(w, "full_attention_interval", interval, MAX_LAYERS)?;
+    Ok((0..c.n_blocks).map(|i| i < c.n_layers && (interval == 0 || (i + 1) % interval != 0)).collect())
 }
 
 /// The window of each layer: an array says which layers have one, a number (or `period`) that every n-th has

@@ -7,15 +7,20 @@ mod arch;
 pub mod blocks;
 mod config;
 mod error;
+mod model;
+pub mod names;
+mod program;
 mod registry;
 mod weights;
 
 pub use config::Config;
 pub use error::ModelError;
+pub use model::{DraftHead, Model, StepNodes};
+pub use program::{build, build_draft};
 pub use registry::{ARCHS, Arch, architectures, load};
 pub use weights::{Tensor, Weights};
 
-use firth_graph::{Extents, Graph, GraphError, Node, PageGroup, Shape, Sym, WeightDecl};
+use firth_graph::{Extents, Graph, WeightDecl};
 use firth_quant::Dtype;
 
 /// What a caller decides about the graph of a loaded model.
@@ -27,6 +32,10 @@ pub struct BuildOptions {
     pub ctx: usize,
     /// Type of keys and values.
     pub kv: Dtype,
+    /// The longest draft that a step verifies: states keep as many rows to roll back by.
+    pub draft: usize,
+    /// Whether the main program keeps the drafting head's states up and hands out hidden rows.
+    pub draft_head: bool,
     /// Rows of the lists that all sampled rows of a step share.
     pub sampler: SamplerBounds,
 }
@@ -64,116 +73,19 @@ pub struct ModelInfo {
     pub context: usize,
     /// Page groups, by number.
     pub groups: Vec<GroupInfo>,
+    /// Whether layers keep states in slots.
+    pub slots: bool,
+    /// The drafting head, if the file has one.
+    pub draft: Option<DraftInfo>,
 }
 
-/// A model of a file: what it needs and the graph it becomes.
-pub trait Model: Send + Sync {
-    /// Sizes and page groups.
-    fn info(&self) -> ModelInfo;
-
-    /// The hidden rows `[width, T]` of the step, before row selection, the final norm and the head.
-    fn forward(&self, g: &mut Graph, step: &StepNodes) -> Node;
-
-    /// The final norm of hidden rows `[width, rows]`.
-    fn normalise(&self, g: &mut Graph, hidden: Node) -> Node;
-
-    /// Logits `[vocab, O]` from normalised rows `[width, O]`.
-    fn logits(&self, g: &mut Graph, rows: Node) -> Node;
-}
-
-/// The inputs of a step as nodes.
-pub struct StepNodes {
-    /// `[T]` ids, or -1 where the row comes ready.
-    pub tokens: Node,
-    /// `[width, T]` ready rows.
-    pub embeds: Node,
-    /// `[T]` index of each row in its sequence.
-    pub positions: Node,
-    /// `[4, S]`, see `firth_graph::seq_table`.
-    pub seqs: Node,
-    /// `[pages, S]` per group.
-    pub pages: Vec<Node>,
-    /// The options of the build.
-    pub options: BuildOptions,
-}
-
-impl StepNodes {
-    /// The pages of a group.
-    pub fn pages_of(&self, group: PageGroup) -> Node {
-        self.pages[group.0 as usize]
-    }
-}
-
-/// Names of step inputs and outputs, by which the engine finds them.
-pub mod names {
-    /// `[T]` ids.
-    pub const TOKENS: &str = "tokens";
-    /// `[width, T]` ready rows.
-    pub const EMBEDS: &str = "embeds";
-    /// `[T]` positions.
-    pub const POSITIONS: &str = "positions";
-    /// `[4, S]` sequences.
-    pub const SEQS: &str = "seqs";
-    /// `[O]` rows whose logits are wanted.
-    pub const OUT_ROWS: &str = "out_rows";
-    /// `[words, O]` sampler parameters.
-    pub const SAMPLER_ROWS: &str = "sampler.rows";
-    /// `[2, n]` penalised ids and counts.
-    pub const SAMPLER_PENALTIES: &str = "sampler.penalties";
-    /// `[2, n]` biased ids and biases.
-    pub const SAMPLER_BIASES: &str = "sampler.biases";
-    /// `[words, n]` allowed ids.
-    pub const SAMPLER_MASKS: &str = "sampler.masks";
-    /// `[vocab, O]` logits.
-    pub const LOGITS: &str = "logits";
-    /// `[O]` sampled ids.
-    pub const SAMPLED: &str = "sampled";
-
-    /// `[pages, S]` of page group `g`.
-    pub fn pages(g: usize) -> String {
-        format!("pages.{g}")
-    }
-}
-
-/// Builds the main program of a model: a step from ids to logits and sampled ids.
-pub fn build(model: &dyn Model, options: &BuildOptions) -> Result<Graph, GraphError> {
-    let info = model.info();
-    let mut g = Graph::new(options.bounds);
-    let n_pages = options.ctx.div_ceil(firth_graph::PAGE).max(1);
-    let table = |g: &mut Graph, i: usize| {
-        g.input(&names::pages(i), Dtype::I32, Shape::new([n_pages.into(), Sym::S.into()]))
-    };
-    let step = StepNodes {
-        tokens: g.input(names::TOKENS, Dtype::I32, Shape::new([Sym::T.into()])),
-        embeds: g.input(names::EMBEDS, Dtype::F32, Shape::new([info.width.into(), Sym::T.into()])),
-        positions: g.input(names::POSITIONS, Dtype::I32, Shape::new([Sym::T.into()])),
-        seqs: g.input(names::SEQS, Dtype::I32, Shape::new([4.into(), Sym::S.into()])),
-        pages: (0..info.groups.len()).map(|i| table(&mut g, i)).collect(),
-        options: options.clone(),
-    };
-    let hidden = model.forward(&mut g, &step);
-    g.scope("head");
-    let out_rows = g.input(names::OUT_ROWS, Dtype::I32, Shape::new([Sym::O.into()]));
-    let rows = g.push(firth_graph::op::RowSelect, &[hidden, out_rows]);
-    let rows = model.normalise(&mut g, rows);
-    let logits = model.logits(&mut g, rows);
-    g.output(names::LOGITS, logits);
-    sample(&mut g, &info, &options.sampler, logits);
-    g.finish()
-}
-
-fn sample(g: &mut Graph, info: &ModelInfo, b: &SamplerBounds, logits: Node) {
-    let words = firth_sampling::RowParams::WORDS;
-    let rows = g.input(names::SAMPLER_ROWS, Dtype::I32, Shape::new([words.into(), Sym::O.into()]));
-    let list = |g: &mut Graph, name, width: usize, n: usize| {
-        g.input(name, Dtype::I32, Shape::fixed(&[width, n.max(1)]))
-    };
-    let penalties = list(g, names::SAMPLER_PENALTIES, 2, b.penalties);
-    let biases = list(g, names::SAMPLER_BIASES, 2, b.biases);
-    let masks = list(g, names::SAMPLER_MASKS, info.n_vocab.div_ceil(32), b.masks);
-    g.scope("sample");
-    let ids = g.push(firth_graph::op::Sample, &[logits, rows, penalties, biases, masks]);
-    g.output(names::SAMPLED, ids);
+/// What the engine needs to know of a drafting head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DraftInfo {
+    /// Numbers of a hidden row that the head takes and gives.
+    pub width: usize,
+    /// Its page group, whose number is the count of the model's other groups.
+    pub group: GroupInfo,
 }
 
 /// The tensors of a file that a graph names.

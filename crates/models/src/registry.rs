@@ -18,7 +18,8 @@ pub struct Arch {
 }
 
 /// Every architecture. A new one is a file in `arch/` and a line here.
-pub const ARCHS: &[Arch] = &[gemma3::ARCH, llama::ARCH, qwen3::ARCH];
+pub const ARCHS: &[Arch] =
+    &[gemma3::ARCH, llama::ARCH, qwen3::ARCH, qwen35::DENSE, qwen35::EXPERTS, qwen3next::ARCH];
 
 /// Their names.
 pub fn architectures() -> impl Iterator<Item = &'static str> {

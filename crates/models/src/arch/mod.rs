@@ -3,3 +3,5 @@
 pub mod gemma3;
 pub mod llama;
 pub mod qwen3;
+pub mod qwen35;
+pub mod qwen3next;

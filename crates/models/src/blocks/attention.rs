@@ -3,7 +3,7 @@
 use firth_graph::{Graph, Node, op};
 
 use crate::StepNodes;
-use crate::blocks::{Block, Gate, KvCache, Layer, Linear, Norm, Place, Rope};
+use crate::blocks::{Block, Gate, KvCache, Layer, Linear, Mixer, Norm, Place, Rope};
 use crate::config::Config;
 use crate::weights::Tensor;
 
@@ -81,6 +81,19 @@ impl Qkv {
     }
 }
 
+impl Qkv {
+    /// Keys and values alone, each `[rows, T]`.
+    pub fn keys_and_values(&self, g: &mut Graph, x: Node) -> [Node; 2] {
+        match self {
+            Qkv::Separate(all) => [all[1].apply(g, x), all[2].apply(g, x)],
+            Qkv::Fused(..) => {
+                let [_, k, v] = self.apply(g, x);
+                [k, v]
+            }
+        }
+    }
+}
+
 /// Norms of queries and keys.
 #[derive(Clone, Debug)]
 pub enum QkNorm {
@@ -130,11 +143,16 @@ pub struct Attention {
 impl Attention {
     /// By the model's sizes and the layer's window: scale `1 / sqrt(key_dim)`, no norms, no rope.
     pub fn new(l: &Layer) -> Self {
+        Attention::of_rows(l, AttentionShape::of_layer(l.c, l.i).widths())
+    }
+
+    /// As [`Attention::new`], where the projections make so many rows of queries, keys and values.
+    pub fn of_rows(l: &Layer, rows: [usize; 3]) -> Self {
         let shape = AttentionShape::of_layer(l.c, l.i);
         let window = l.c.windows.get(l.i).copied().flatten();
         Attention {
             shape,
-            qkv: Qkv::new(&l.mixer, shape.width, shape.widths()),
+            qkv: Qkv::new(&l.mixer, shape.width, rows),
             qk_norm: None,
             rope: None,
             cache: KvCache::new(l, &shape, window),
@@ -155,6 +173,12 @@ impl Attention {
     pub fn rope(mut self, rope: &Rope) -> Self {
         self.rope = Some(rope.clone());
         self
+    }
+
+    /// Keys `[key_dim, kv_heads, T]`, normed and turned, and values `[value_dim, kv_heads, T]`.
+    fn keys_and_values(&self, g: &mut Graph, k: Node, v: Node, step: &StepNodes) -> [Node; 2] {
+        let k = g.split_heads(k, self.shape.key_dim);
+        [self.placed(g, k, 1, step), g.split_heads(v, self.shape.value_dim)]
     }
 
     /// Queries (0) or keys (1) `[key_dim, heads, T]`, normed and turned.
@@ -184,10 +208,8 @@ impl Block for Attention {
             Some(gate) => gate.split(g, x, q, &self.shape),
             None => (g.split_heads(q, self.shape.key_dim), None),
         };
-        let k = g.split_heads(k, self.shape.key_dim);
         let q = self.placed(g, q, 0, step);
-        let k = self.placed(g, k, 1, step);
-        let v = g.split_heads(v, self.shape.value_dim);
+        let [k, v] = self.keys_and_values(g, k, v, step);
         let sinks = self.sinks.as_ref().map(|s| s.node(g));
         let mut y = self.cache.attend(g, step, self.scores, [q, k, v], sinks);
         if let Some(gate) = gate {
@@ -195,5 +217,13 @@ impl Block for Attention {
         }
         let y = g.merge_heads(y);
         self.out.apply(g, y)
+    }
+}
+
+impl Mixer for Attention {
+    fn remember(&self, g: &mut Graph, x: Node, step: &StepNodes) {
+        let [k, v] = self.qkv.keys_and_values(g, x);
+        let [k, v] = self.keys_and_values(g, k, v, step);
+        self.cache.write(g, step, k, v);
     }
 }

@@ -11,6 +11,12 @@ pub trait Block: Send + Sync {
     fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node;
 }
 
+/// A block that keeps of every row what later rows read.
+pub trait Mixer: Block {
+    /// Writes what later rows read of `x: [n, T]`, without a result.
+    fn remember(&self, g: &mut Graph, x: Node, step: &StepNodes);
+}
+
 /// Blocks one after another.
 #[derive(Default)]
 pub struct Chain(pub Vec<Box<dyn Block>>);

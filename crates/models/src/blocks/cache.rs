@@ -29,6 +29,21 @@ impl KvCache {
         }
     }
 
+    /// Writes the step's `k: [key_dim, heads, T]` and `v: [value_dim, heads, T]`; the state's new version.
+    pub fn write(&self, g: &mut Graph, step: &StepNodes, k: Node, v: Node) -> Node {
+        let spec = StateSpec::Kv(KvSpec {
+            key_dim: self.key_dim,
+            value_dim: self.value_dim,
+            n_heads: self.n_heads,
+            dtype: step.options.kv,
+            group: self.group,
+            window: self.window,
+            value_in_key: false,
+        });
+        let before = g.state(format!("blk.{}.kv", self.layer), spec, Part::Mixer(self.layer as u32));
+        g.push(op::KvWrite, &[before, k, v, step.seqs, step.pages_of(self.group)])
+    }
+
     /// Writes the step's keys and values, then attends: `q: [key_dim, heads, T]`, `k`, `v: [.., kv heads, T]` to
     /// `[value_dim, heads, T]`.
     pub fn attend(
@@ -39,22 +54,9 @@ impl KvCache {
         [q, k, v]: [Node; 3],
         sinks: Option<Node>,
     ) -> Node {
-        let spec = StateSpec::Kv(KvSpec {
-            key_dim: self.key_dim,
-            value_dim: self.value_dim,
-            n_heads: self.n_heads,
-            dtype: step.options.kv,
-            group: self.group,
-            window: self.window,
-            value_in_key: false,
-        });
-        let pages = step.pages_of(self.group);
-        let before = g.state(format!("blk.{}.kv", self.layer), spec, Part::Mixer(self.layer as u32));
-        let after = g.push(op::KvWrite, &[before, k, v, step.seqs, pages]);
-        let inputs = [after, q, step.seqs, pages];
-        match sinks {
-            Some(s) => g.push(scores, &[&inputs[..], &[s]].concat()),
-            None => g.push(scores, &inputs),
-        }
+        let after = self.write(g, step, k, v);
+        let mut inputs = vec![after, q, step.seqs, step.pages_of(self.group)];
+        inputs.extend(sinks);
+        g.push(scores, &inputs)
     }
 }

@@ -6,7 +6,7 @@ use crate::blocks::{Block, Chain, Embedding, Head, Layer, States};
 use crate::config::Config;
 use crate::error::ModelError;
 use crate::weights::Weights;
-use crate::{Model, ModelInfo, StepNodes};
+use crate::{DraftHead, DraftInfo, Model, ModelInfo, StepNodes};
 
 /// Embedding, layers, head.
 pub struct Decoder {
@@ -17,6 +17,7 @@ pub struct Decoder {
     layers: Vec<Chain>,
     /// What becomes of them.
     pub head: Head,
+    draft: Option<Box<dyn DraftHead>>,
 }
 
 impl Decoder {
@@ -44,8 +45,25 @@ impl Decoder {
             n_vocab: c.n_vocab,
             context: c.context,
             groups: states.groups(),
+            slots: states.slots(),
+            draft: None,
         };
-        Decoder { info, embed, layers, head }
+        Decoder { info, embed, layers, head, draft: None }
+    }
+
+    /// With a drafting head that takes hidden rows of `width`, made by `head` of the layer behind the last.
+    pub fn draft<H: DraftHead + 'static>(
+        mut self,
+        w: &Weights,
+        c: &Config,
+        width: usize,
+        head: impl FnOnce(&Layer, &Decoder) -> H,
+    ) -> Decoder {
+        let states = States::behind(&self.info.groups);
+        let head = head(&Layer::new(w, c, c.n_layers, &states), &self);
+        self.info.draft = Some(DraftInfo { width, group: states.last() });
+        self.draft = Some(Box::new(head));
+        self
     }
 
     /// As what a registry entry returns.
@@ -74,5 +92,9 @@ impl Model for Decoder {
 
     fn logits(&self, g: &mut Graph, rows: Node) -> Node {
         self.head.logits(g, rows)
+    }
+
+    fn draft_head(&self) -> Option<&dyn DraftHead> {
+        self.draft.as_deref()
     }
 }

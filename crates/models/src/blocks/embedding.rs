@@ -10,7 +10,8 @@ use crate::weights::{Tensor, Weights};
 /// The table `token_embd.weight {width, vocab}`.
 #[derive(Clone, Debug)]
 pub struct Embedding {
-    table: Tensor,
+    /// The table.
+    pub table: Tensor,
     /// Factor of table rows (ready rows are not scaled).
     pub scale: f32,
     /// Rows added by position, `{width, context}`.

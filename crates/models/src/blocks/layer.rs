@@ -66,14 +66,21 @@ impl<'a> Place<'a> {
 #[derive(Default)]
 pub struct States {
     groups: RefCell<Vec<GroupInfo>>,
+    /// Groups below this belong to others.
+    first: usize,
     slots: Cell<bool>,
 }
 
 impl States {
+    /// Of further layers, whose pages live and die apart from those of `groups`.
+    pub fn behind(groups: &[GroupInfo]) -> Self {
+        States { groups: RefCell::new(groups.to_vec()), first: groups.len(), ..States::default() }
+    }
+
     /// The page group of layers with this window.
     pub fn group(&self, window: Option<usize>) -> PageGroup {
         let mut groups = self.groups.borrow_mut();
-        let at = groups.iter().position(|g| g.window == window);
+        let at = groups.iter().skip(self.first).position(|g| g.window == window).map(|at| at + self.first);
         let at = at.unwrap_or_else(|| {
             groups.push(GroupInfo { window });
             groups.len() - 1
@@ -89,6 +96,11 @@ impl States {
     /// All page groups, by number.
     pub fn groups(&self) -> Vec<GroupInfo> {
         self.groups.borrow().clone()
+    }
+
+    /// The last page group; one without a window where there is none.
+    pub fn last(&self) -> GroupInfo {
+        self.groups.borrow().last().copied().unwrap_or(GroupInfo { window: None })
     }
 
     /// Whether any layer keeps a state in slots.
