@@ -45,7 +45,7 @@ fn heads_agree_with_the_reference() {
     let Some(shared) = fixture::shared() else { return };
     let dir = shared.join("fixtures/tiny");
     for (name, reference) in MODELS {
-        let file = Gguf::open(dir.join(format!("{name}.gguf"))).expect("a small model");
+        let file = Gguf::open(&dir.join(format!("{name}.gguf"))).expect("a small model");
         let model = firth_models::load(&file).expect("a known architecture");
         let text = std::fs::read_to_string(dir.join(format!("reference/{reference}.json"))).expect("a file");
         let json: Json = serde_json::from_str(&text).expect("JSON");
