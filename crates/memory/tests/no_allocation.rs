@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use common::*;
-use firth_memory::{Append, Memory, MemorySpec, Seq};
+use firth_memory::{Append, Memory, MemorySpec, Seq, SlotSpec, snapshot_points};
 
 thread_local! {
     /// Allocations of this thread: the test harness has threads of its own.
@@ -61,13 +61,23 @@ fn operate(rng: &mut Rng, memory: &mut Memory, live: &mut Vec<Seq>, appends: &mu
     appends.clear();
     for seq in live.iter() {
         if rng.one_in(2) {
-            appends.push(Append::certain(*seq, rng.below(130)));
+            let rows = rng.below(130);
+            appends.push(Append {
+                seq: *seq,
+                rows,
+                certain: rows.saturating_sub(rng.below(5)).max(rows.min(1)),
+            });
         }
     }
     if memory.plan(appends).is_ok() {
         for a in appends.iter() {
+            let rows = a.certain + rng.below(a.rows - a.certain + 1);
+            memory.shrink(a.seq, rows);
+            if memory.spec().slots.is_some() {
+                std::hint::black_box(memory.slots(a.seq));
+            }
             if !rng.one_in(9) {
-                memory.commit(a.seq, &ids[..rng.below(a.rows + 1)]);
+                memory.commit(a.seq, &ids[..a.certain + rng.below(rows - a.certain + 1)]);
             }
         }
         memory.abort();
@@ -75,6 +85,9 @@ fn operate(rng: &mut Rng, memory: &mut Memory, live: &mut Vec<Seq>, appends: &mu
     let Some(seq) = live.get(rng.below(live.len())).copied() else { return };
     let len = memory.len(seq);
     let _ = memory.rollback(seq, len - rng.below(20.min(len) + 1));
+    for point in snapshot_points(rng.below(len + 1), len, &[3, 50, 60]) {
+        std::hint::black_box(point);
+    }
     memory.snapshot(seq);
     if rng.one_in(4)
         && let Ok(child) = memory.fork(seq)
@@ -86,11 +99,10 @@ fn operate(rng: &mut Rng, memory: &mut Memory, live: &mut Vec<Seq>, appends: &mu
     }
 }
 
-#[test]
-fn a_long_mixture_allocates_nothing() {
+fn check(slots: Option<SlotSpec>) {
     let spec = MemorySpec {
         groups: vec![group(None, 60), group(Some(100), 40)],
-        slots: None,
+        slots,
         max_seqs: 6,
         max_ctx: 900,
         max_rollback: 16,
@@ -114,5 +126,13 @@ fn a_long_mixture_allocates_nothing() {
         after.evictions - before.evictions > 1000 && after.attached - before.attached > 1000,
         "{after:?}"
     );
+}
+
+#[test]
+fn a_long_mixture_allocates_nothing() {
+    check(None);
+    for log in [true, false] {
+        check(Some(SlotSpec { n_slots: 14, slot_bytes: 1500, longest_draft: 4, log }));
+    }
     assert!(counted(|| drop(std::hint::black_box(vec![1u8; 100]))) > 0, "the counter counts");
 }
