@@ -71,6 +71,8 @@ impl Memory {
     /// Reserves room for these appends, each of another sequence, and lists the copies to be made first.
     /// Snapshots are dropped when pages or slots run out. The plan holds until every sequence was
     /// committed, or [`abort`](Self::abort) or [`fail`](Self::fail) ends it; there is one plan at a time.
+    /// Until then a drafter may write guesses into the pages of its own group, at any planned index: they
+    /// are nobody's before the commit. Into a slot it may not: that is written once a step.
     ///
     /// # Errors
     /// A sequence would grow too long, or there are too few pages or slots; nothing has changed then.

@@ -87,6 +87,9 @@ impl Run {
             self.saw("copies");
         }
         self.memory.check();
+        if self.rng.one_in(2) {
+            self.draft(&appends);
+        }
         if self.rng.one_in(8) {
             self.memory.abort();
             return self.saw("aborted before the device");
@@ -101,6 +104,17 @@ impl Run {
         self.device.apply_copies(&self.memory);
         self.run(&appends);
         self.memory.abort();
+    }
+
+    /// A drafter writes its guesses into the pages that the step has reserved, before that runs.
+    fn draft(&mut self, appends: &[Append]) {
+        self.device.apply_copies(&self.memory);
+        for a in appends {
+            let len = self.memory.len(a.seq);
+            for i in len + a.certain..len + a.rows {
+                self.device.write(&self.memory, a.seq, i, 0xBAD);
+            }
+        }
     }
 
     fn run(&mut self, appends: &[Append]) {
@@ -254,6 +268,29 @@ impl Run {
         self.memory.abort();
     }
 
+    /// What any snapshot would give is what its tokens give. Asked of a copy of the books, so that asking
+    /// changes nothing.
+    fn probe(&mut self) {
+        let Some((id, tokens, domain)) = self.found.clone() else { return };
+        let mut memory = self.memory.clone();
+        if let Some(i) = self.pick().filter(|_| memory.open(domain).is_err()) {
+            memory.close(self.live[i].seq);
+        }
+        let Ok(seq) = memory.open(domain) else { return };
+        for n in (1..=tokens.len()).rev().take(12) {
+            match memory.find(domain, &tokens[..n]) {
+                Some((found, served)) if found == id && served == n => {
+                    memory.attach(seq, id, n).expect("it was just found");
+                    memory.check();
+                    self.device.check(&memory, seq, &tokens[..n]);
+                    memory.rollback(seq, 0).expect("0 always works");
+                    self.saw("probed");
+                }
+                _ => break,
+            }
+        }
+    }
+
     fn save(&mut self) {
         let Some(i) = self.pick() else { return };
         let saved = self.device.save(&self.memory, self.live[i].seq);
@@ -318,6 +355,9 @@ impl Run {
             18 => self.attach_old(),
             _ => self.close(),
         }
+        if self.rng.one_in(3) {
+            self.probe();
+        }
         self.memory.check();
         for known in &self.live {
             self.device.check(&self.memory, known.seq, &known.tokens);
@@ -365,6 +405,7 @@ fn every_visible_row_is_that_of_its_own_prefix() {
         "lost and served",
         "shorter drafts",
         "loaded",
+        "probed",
         "no room to load",
         "refused",
         "forked",
