@@ -1,11 +1,13 @@
 //! The list of types.
 
+use crate::encode as enc;
 use crate::{fp4, iq, k, simple, ternary};
 
 /// Decodes one block of bytes, or any number of plain values.
 pub(crate) type Decode = fn(&[u8], &mut [f32]);
-/// Encodes finite values to one block of bytes, or any number of plain values.
-pub(crate) type Encode = fn(&[f32], &mut [u8]);
+/// Encodes finite values to one block of bytes, or any number of plain values; with the importance of each where the
+/// caller has it.
+pub(crate) type Encode = fn(&[f32], Option<&[f32]>, &mut [u8]);
 
 macro_rules! dtypes {
     ($($name:ident = $id:literal, $len:literal, $bytes:literal, $decode:expr, $encode:expr;)*) => {
@@ -53,24 +55,24 @@ macro_rules! dtypes {
 }
 
 dtypes! {
-    F32 = 0, 1, 4, simple::f32s, Some(simple::encode_f32);
-    F16 = 1, 1, 2, simple::f16s, Some(simple::encode_f16);
-    BF16 = 30, 1, 2, simple::bf16s, Some(simple::encode_bf16);
+    F32 = 0, 1, 4, simple::f32s, Some(enc::simple::f32s);
+    F16 = 1, 1, 2, simple::f16s, Some(enc::simple::f16s);
+    BF16 = 30, 1, 2, simple::bf16s, Some(enc::simple::bf16s);
     F64 = 28, 1, 8, simple::f64s, None;
     I8 = 24, 1, 1, simple::i8s, None;
     I16 = 25, 1, 2, simple::i16s, None;
     I32 = 26, 1, 4, simple::i32s, None;
     I64 = 27, 1, 8, simple::i64s, None;
-    Q4_0 = 2, 32, 18, simple::q4_0, Some(simple::encode_q4_0);
-    Q4_1 = 3, 32, 20, simple::q4_1, None;
-    Q5_0 = 6, 32, 22, simple::q5_0, None;
-    Q5_1 = 7, 32, 24, simple::q5_1, None;
-    Q8_0 = 8, 32, 34, simple::q8_0, Some(simple::encode_q8_0);
-    Q2_K = 10, 256, 84, k::q2_k, None;
-    Q3_K = 11, 256, 110, k::q3_k, None;
-    Q4_K = 12, 256, 144, k::q4_k, None;
-    Q5_K = 13, 256, 176, k::q5_k, None;
-    Q6_K = 14, 256, 210, k::q6_k, None;
+    Q4_0 = 2, 32, 18, simple::q4_0, Some(enc::simple::q4_0);
+    Q4_1 = 3, 32, 20, simple::q4_1, Some(enc::simple::q4_1);
+    Q5_0 = 6, 32, 22, simple::q5_0, Some(enc::simple::q5_0);
+    Q5_1 = 7, 32, 24, simple::q5_1, Some(enc::simple::q5_1);
+    Q8_0 = 8, 32, 34, simple::q8_0, Some(enc::simple::q8_0);
+    Q2_K = 10, 256, 84, k::q2_k, Some(enc::k::q2_k);
+    Q3_K = 11, 256, 110, k::q3_k, Some(enc::k::q3_k);
+    Q4_K = 12, 256, 144, k::q4_k, Some(enc::k::q4_k);
+    Q5_K = 13, 256, 176, k::q5_k, Some(enc::k::q5_k);
+    Q6_K = 14, 256, 210, k::q6_k, Some(enc::k::q6_k);
     IQ1_S = 19, 256, 50, iq::iq1_s, None;
     IQ1_M = 29, 256, 56, iq::iq1_m, None;
     IQ2_XXS = 16, 256, 66, iq::iq2_xxs, None;
@@ -78,11 +80,11 @@ dtypes! {
     IQ2_S = 22, 256, 82, iq::iq2_s, None;
     IQ3_XXS = 18, 256, 98, iq::iq3_xxs, None;
     IQ3_S = 21, 256, 110, iq::iq3_s, None;
-    IQ4_NL = 20, 32, 18, iq::iq4_nl, None;
-    IQ4_XS = 23, 256, 136, iq::iq4_xs, None;
+    IQ4_NL = 20, 32, 18, iq::iq4_nl, Some(enc::iq4::iq4_nl);
+    IQ4_XS = 23, 256, 136, iq::iq4_xs, Some(enc::iq4::iq4_xs);
     TQ1_0 = 34, 256, 54, ternary::tq1_0, None;
     TQ2_0 = 35, 256, 66, ternary::tq2_0, None;
-    MXFP4 = 39, 32, 17, fp4::mxfp4, None;
+    MXFP4 = 39, 32, 17, fp4::mxfp4, Some(enc::fp4::mxfp4);
     NVFP4 = 40, 64, 36, fp4::nvfp4, None;
     Q1_0 = 41, 128, 18, ternary::q1_0, None;
     Q2_0 = 42, 64, 18, ternary::q2_0, None;

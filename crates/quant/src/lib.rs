@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod dtype;
+mod encode;
 mod finite;
 mod fp4;
 mod grids;
@@ -71,6 +72,34 @@ pub fn can_encode(dtype: Dtype) -> bool {
 /// A type without an encoder; for a block type a value that is not finite, or too large for a scale in half
 /// precision. `dst` is then unspecified.
 pub fn encode(dtype: Dtype, src: &[f32], dst: &mut [u8]) -> Result<(), EncodeError> {
+    encode_blocks(dtype, src, None, dst)
+}
+
+/// As [`encode`] where the squared error of column `i` counts `importance[i]` times, so that what matters to the
+/// model keeps its value; `src` holds rows of `importance.len()` values. Factors are finite and not negative. Types
+/// whose codes follow from extremes alone ignore it. Panics as [`encode`], and where a row is no whole number of
+/// blocks.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_weighted(
+    dtype: Dtype,
+    src: &[f32],
+    importance: &[f32],
+    dst: &mut [u8],
+) -> Result<(), EncodeError> {
+    let n = importance.len();
+    assert!(n.is_multiple_of(dtype.block_len()), "rows of {n} values of {}", dtype.name());
+    assert!(n > 0 && src.len().is_multiple_of(n), "{} values in rows of {n}", src.len());
+    encode_blocks(dtype, src, Some(importance), dst)
+}
+
+fn encode_blocks(
+    dtype: Dtype,
+    src: &[f32],
+    importance: Option<&[f32]>,
+    dst: &mut [u8],
+) -> Result<(), EncodeError> {
     assert_eq!(
         dtype.row_bytes(src.len()),
         Some(dst.len()),
@@ -79,18 +108,17 @@ pub fn encode(dtype: Dtype, src: &[f32], dst: &mut [u8]) -> Result<(), EncodeErr
         dtype.name()
     );
     let f = dtype::encoder(dtype).ok_or(EncodeError::NoEncoder(dtype.name()))?;
-    if dtype.block_len() == 1 {
-        f(src, dst);
+    let len = dtype.block_len();
+    if len == 1 {
+        f(src, None, dst);
         return Ok(());
     }
     if let Some(index) = src.iter().position(|v| !v.is_finite()) {
         return Err(EncodeError::NotFinite { dtype: dtype.name(), index, value: src[index] });
     }
-    let len = dtype.block_len();
     for (i, (x, b)) in src.chunks_exact(len).zip(dst.chunks_exact_mut(dtype.block_bytes())).enumerate() {
-        f(x, b);
-        // Every block type with an encoder opens with its scale.
-        if !simple::half_at(b, 0).is_finite() {
+        f(x, importance.map(|w| &w[i * len % w.len()..][..len]), b);
+        if first_not_finite(dtype, b).is_some() {
             return Err(EncodeError::TooLarge { dtype: dtype.name(), index: i * len });
         }
     }

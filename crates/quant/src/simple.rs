@@ -50,24 +50,6 @@ plain! {
     i64s: i64, |x| x as f32;
 }
 
-pub(crate) fn encode_f32(x: &[f32], b: &mut [u8]) {
-    for (b, x) in b.chunks_exact_mut(4).zip(x) {
-        b.copy_from_slice(&x.to_le_bytes());
-    }
-}
-
-pub(crate) fn encode_f16(x: &[f32], b: &mut [u8]) {
-    for (b, x) in b.chunks_exact_mut(2).zip(x) {
-        b.copy_from_slice(&f32_to_f16(*x).to_le_bytes());
-    }
-}
-
-pub(crate) fn encode_bf16(x: &[f32], b: &mut [u8]) {
-    for (b, x) in b.chunks_exact_mut(2).zip(x) {
-        b.copy_from_slice(&f32_to_bf16(*x).to_le_bytes());
-    }
-}
-
 /// Nibbles of sixteen bytes: byte `j` holds element `j` low and element `j + 16` high.
 pub(crate) fn nibbles(qs: &[u8], out: &mut [f32], mut f: impl FnMut(usize, u8) -> f32) {
     for (j, q) in qs[..16].iter().enumerate() {
@@ -101,30 +83,6 @@ pub(crate) fn q8_0(b: &[u8], out: &mut [f32]) {
     let d = half_at(b, 0);
     for (o, q) in out.iter_mut().zip(&b[2..]) {
         *o = f32::from(*q as i8) * d;
-    }
-}
-
-/// The inverse of the scale is taken before the scale is rounded to half; rounding is half away from zero.
-pub(crate) fn encode_q8_0(x: &[f32], b: &mut [u8]) {
-    let amax = x.iter().fold(0.0f32, |a, v| a.max(v.abs()));
-    let d = amax / 127.0;
-    let id = if d == 0.0 { 0.0 } else { 1.0 / d };
-    b[..2].copy_from_slice(&f32_to_f16(d).to_le_bytes());
-    for (q, v) in b[2..].iter_mut().zip(x) {
-        *q = (v * id).round() as i8 as u8;
-    }
-}
-
-/// The scale comes from the value of largest magnitude, sign kept, so that it meets -8 exactly.
-pub(crate) fn encode_q4_0(x: &[f32], b: &mut [u8]) {
-    let extreme = x.iter().fold(0.0f32, |a, v| if v.abs() > a.abs() { *v } else { a });
-    let d = extreme / -8.0;
-    let id = if d == 0.0 { 0.0 } else { 1.0 / d };
-    b[..2].copy_from_slice(&f32_to_f16(d).to_le_bytes());
-    // A scale so small that its inverse is infinite leaves the range: saturate.
-    let q = |v: f32| ((v * id + 8.5) as i8).clamp(0, 15) as u8;
-    for j in 0..16 {
-        b[2 + j] = q(x[j]) | q(x[j + 16]) << 4;
     }
 }
 

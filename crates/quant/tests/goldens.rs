@@ -86,17 +86,22 @@ fn all_ones_and_all_zeros_decode() {
     }
 }
 
-/// FNV-1a over the encoded bytes, from the same package (and numpy for F16).
+/// FNV-1a over the encoded bytes, from the same package (numpy for F16), which for the block types writes what
+/// `ggml_quantize_chunk` of libggml-base 0.13.1 writes.
 const ENCODED: &[(Dtype, u64)] = &[
-    (Dtype::F16, 0x1822_6015_ad28_6923),
-    (Dtype::BF16, 0xa001_a88d_f763_b22a),
-    (Dtype::Q8_0, 0x9904_0a0a_b5aa_6ff8),
-    (Dtype::Q4_0, 0xbc49_effd_f8fc_a4e1),
+    (Dtype::F16, 0x1b9e_ae49_6a24_9eca),
+    (Dtype::BF16, 0x0c72_720b_8fcf_dfd4),
+    (Dtype::Q8_0, 0xedac_44e2_4fc7_740c),
+    (Dtype::Q4_0, 0x9a40_d33c_7b9a_368d),
+    (Dtype::Q4_1, 0x1ebf_1c4d_2584_cf69),
+    (Dtype::Q5_0, 0x8e57_4d50_d739_45aa),
+    (Dtype::Q5_1, 0xe942_b620_a3ef_38ca),
+    (Dtype::MXFP4, 0xed69_803f_d688_55fc),
 ];
 
 /// Rows of 32 small whole numbers under powers of two, so that ties and extremes of both signs occur.
 fn random_values() -> Vec<f32> {
-    let scales = random_bytes(4096, 9).into_iter().map(|s| 2f32.powi(i32::from(s % 24) - 12));
+    let scales = random_bytes(4096, 9).into_iter().map(|s| 2f32.powi(i32::from(s % 24) - 18));
     let values = random_bytes(4096 * 32, 7);
     values.chunks(32).zip(scales).flat_map(|(x, s)| x.iter().map(move |x| f32::from(*x as i8) * s)).collect()
 }
@@ -121,7 +126,9 @@ fn what_a_block_cannot_hold_is_an_error() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN] {
             let mut x = vec![0.0; dtype.block_len()];
             x[5] = bad;
-            assert!(encode(dtype, &x, &mut bytes).is_err(), "{} of {bad}", dtype.name());
+            // A power of two reaches further than a half.
+            let held = dtype == Dtype::MXFP4 && bad.is_finite();
+            assert_eq!(encode(dtype, &x, &mut bytes).is_ok(), held, "{} of {bad}", dtype.name());
         }
         // A subnormal scale has an infinite inverse.
         let mut x = vec![0.0; dtype.block_len()];
