@@ -32,6 +32,18 @@ pub enum EngineError {
         /// Tokens that were to be added.
         needed: usize,
     },
+    /// A step has no room for a sampler's list.
+    #[error("{list} of this sequence take {needed} places; {free} of the step's {all} are free")]
+    Room {
+        /// Penalties, biases or masks.
+        list: &'static str,
+        /// Places that it needs.
+        needed: usize,
+        /// Places that other sequences of the step have left.
+        free: usize,
+        /// Places of a step.
+        all: usize,
+    },
     /// A sequence would grow past its context.
     #[error("{found} tokens exceed the context of {context}; use a larger --ctx or a shorter prompt")]
     Context {

@@ -2,8 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod job;
 mod load;
 mod options;
+mod pages;
+mod request;
 mod sampler;
 mod schedule;
 mod step;
@@ -11,8 +14,9 @@ mod step;
 pub use error::EngineError;
 pub use load::{Engine, LoadReport, PlanSummary, plan_only};
 pub use options::EngineOptions;
+pub use request::{Event, Finished, JobId, Request, StopReason, Timings};
 pub use sampler::Sampler;
-pub use schedule::{Event, Finished, JobId, Request, Scheduler, StopReason, Timings};
+pub use schedule::Scheduler;
 pub use step::{Feed, Want};
 
 pub use firth_memory::Seq;

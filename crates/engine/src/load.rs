@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use firth_gguf::Gguf;
 use firth_graph::*;
-use firth_memory::{GroupSpec, Memory, MemorySpec, pages_per_sequence};
+use firth_memory::{GroupSpec, Memory, MemorySpec};
 use firth_models::{BuildOptions, Model, ModelInfo, SamplerBounds};
 use firth_quant::Dtype;
 
 use crate::error::EngineError;
 use crate::options::EngineOptions;
+use crate::pages::{MAX_ROLLBACK, Pages, group_page_bytes, pages, smaller_ctx};
 use crate::step::{Scratch, Slots};
 
 /// What a load did.
@@ -70,20 +71,39 @@ struct Prepared {
     group_pages: Vec<usize>,
 }
 
-/// Tokens that a draft may hold: what a sequence can be rolled back by without losing a window's keys.
-const MAX_ROLLBACK: usize = 32;
-
+/// Prepares a load. A context that was not asked for is cut until a sequence of it fits `max_bytes`.
 fn prepare(file: &Gguf, devices: &[&dyn Device], o: &EngineOptions) -> Result<Prepared, EngineError> {
     let model = firth_models::load(file)?;
     let info = model.info();
     check(o, &info)?;
-    let ctx = o.ctx.unwrap_or(info.context).max(1);
-    let batch = o.batch.min(ctx.max(o.parallel));
-    let outputs = o.outputs().min(batch);
+    let mut ctx = o.ctx.unwrap_or(info.context);
+    loop {
+        let (p, short) = prepare_for(&*model, &info, devices, o, ctx)?;
+        let Some((needed, free)) = short else { return Ok(p) };
+        match smaller_ctx(ctx, (needed, free)).filter(|_| o.ctx.is_none()) {
+            Some(smaller) => ctx = smaller,
+            None => {
+                let (what, device) = (format!("a sequence of {ctx} tokens"), "all devices together".into());
+                return Err(LoadError::OutOfMemory { what, device, needed, free }.into());
+            }
+        }
+    }
+}
+
+fn prepare_for(
+    model: &dyn Model,
+    info: &ModelInfo,
+    devices: &[&dyn Device],
+    o: &EngineOptions,
+    ctx: usize,
+) -> Result<(Prepared, Option<(u64, u64)>), EngineError> {
+    // A step has a row and an output for each sequence: all of them can decode at once.
+    let batch = o.batch.min(ctx).max(o.parallel);
+    let outputs = o.outputs().min(batch).max(o.parallel);
     let bounds = Extents { t: batch, o: outputs, p: 0, s: o.parallel };
     let sampler = SamplerBounds { penalties: outputs * 256, biases: outputs * 512, masks: outputs.min(64) };
     let options = BuildOptions { bounds, ctx, kv: o.kv, draft: 0, draft_head: false, sampler };
-    let graph = firth_models::build(&*model as &dyn Model, &options).map_err(LoadError::Graph)?;
+    let graph = firth_models::build(model, &options).map_err(LoadError::Graph)?;
     let (graph, fusions) = match o.fuse {
         true => fuse(&graph, &|op, types| devices.iter().all(|d| d.supports(op, types))),
         false => (graph, FusionReport::default()),
@@ -91,8 +111,22 @@ fn prepare(file: &Gguf, devices: &[&dyn Device], o: &EngineOptions) -> Result<Pr
     let graph = graph.finish().map_err(LoadError::Graph)?;
     let policy = Policy { prefer: &|_| 0, allow_transfers: o.allow_transfers };
     let plan = Plan::new(&graph, devices, &policy)?;
-    let group_pages = pages(&graph, &info, ctx, batch, o);
-    Ok(Prepared { info, ctx, graph, plan, fusions, sampler, group_pages })
+    let fixed = weight_bytes(&plan, devices).iter().sum::<u64>() + plan.scratch_bytes() as u64;
+    let limit = o.max_bytes.map(|max| max.saturating_sub(fixed));
+    let Pages { counts, short } = pages(&graph, info, (ctx, batch), o, limit);
+    let info = info.clone();
+    Ok((Prepared { info, ctx, graph, plan, fusions, sampler, group_pages: counts }, short))
+}
+
+/// Bytes of weights on each device.
+fn weight_bytes(plan: &Plan, devices: &[&dyn Device]) -> Vec<u64> {
+    let mut out = vec![0; devices.len()];
+    for (spec, d) in plan.weight_specs.iter().zip(&plan.weight_device) {
+        if !spec.uses.is_empty() {
+            out[*d] += devices[*d].weight_bytes(spec);
+        }
+    }
+    out
 }
 
 fn check(o: &EngineOptions, info: &ModelInfo) -> Result<(), EngineError> {
@@ -112,30 +146,6 @@ fn check(o: &EngineOptions, info: &ModelInfo) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Pages of each group: every sequence at its full length, and as many again as the cache budget buys. The
-/// system gives memory only to pages that are used.
-fn pages(g: &Graph, info: &ModelInfo, ctx: usize, batch: usize, o: &EngineOptions) -> Vec<usize> {
-    let page_bytes = group_page_bytes(g, info);
-    let total: u64 = page_bytes.iter().sum::<u64>().max(1);
-    let one = |(window, bytes): (&Option<usize>, &u64)| {
-        let own = pages_per_sequence(window.map(|w| w as u32), ctx, MAX_ROLLBACK, batch);
-        let cached = (o.cache_bytes / total).min(1 << 20) as usize;
-        let spare = if *bytes == 0 { 0 } else { cached };
-        o.parallel * own + spare
-    };
-    let windows: Vec<Option<usize>> = info.groups.iter().map(|g| g.window).collect();
-    windows.iter().zip(&page_bytes).map(one).collect()
-}
-
-fn group_page_bytes(g: &Graph, info: &ModelInfo) -> Vec<u64> {
-    let mut out = vec![0; info.groups.len()];
-    for s in &g.states {
-        let Some(group) = s.spec.group() else { continue };
-        out[group.0 as usize] += s.spec.page_bytes() as u64;
-    }
-    out
-}
-
 /// Plans a load without loading.
 pub fn plan_only(
     file: &Gguf,
@@ -144,12 +154,7 @@ pub fn plan_only(
 ) -> Result<PlanSummary, EngineError> {
     let refs: Vec<&dyn Device> = devices.iter().map(|d| &**d).collect();
     let p = prepare(file, &refs, options)?;
-    let mut weight_bytes = vec![0; devices.len()];
-    for (spec, d) in p.plan.weight_specs.iter().zip(&p.plan.weight_device) {
-        if !spec.uses.is_empty() {
-            weight_bytes[*d] += refs[*d].weight_bytes(spec);
-        }
-    }
+    let weight_bytes = weight_bytes(&p.plan, &refs);
     let state = |s: &StateDecl| {
         (s.name.clone(), s.spec.page_bytes(), s.spec.group().map_or(0, |g| p.group_pages[g.0 as usize]))
     };

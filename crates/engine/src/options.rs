@@ -5,19 +5,19 @@ use firth_quant::Dtype;
 /// What the caller decides before a load.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// Tokens of one sequence; the model's own when `None`.
+    /// Tokens of one sequence; when `None` the model's own, cut to what `max_bytes` allows.
     pub ctx: Option<usize>,
     /// Sequences at once.
     pub parallel: usize,
-    /// Rows of a step at most.
+    /// Rows of a step at most; at least one for each sequence.
     pub batch: usize,
-    /// Logits rows of a step at most; `max(64, parallel)` when `None`.
+    /// Logits rows of a step at most, at least one for each sequence; `max(64, parallel)` when `None`.
     pub outputs: Option<usize>,
     /// Type of keys and values.
     pub kv: Dtype,
     /// Bytes that the prefix tree may hold.
     pub cache_bytes: u64,
-    /// Bytes that everything may take; no limit when `None`.
+    /// Bytes that weights, keys and values, and scratch may take together; no limit when `None`.
     pub max_bytes: Option<u64>,
     /// Whether fused ops are used.
     pub fuse: bool,

@@ -35,8 +35,8 @@ impl Sampler {
         RowParams::new(&self.params, index as u32, self.choice)
     }
 
-    /// Penalised and biased ids that a row may have.
-    pub(crate) fn list_bounds(&self) -> (usize, usize) {
-        (self.counts().len(), self.biases.len())
+    /// The most pairs that [`Sampler::counts`] may come to have.
+    pub(crate) fn most_counts(&self) -> usize {
+        if self.params.has_penalties() { self.params.penalty_last_n as usize } else { 0 }
     }
 }

@@ -155,7 +155,8 @@ impl Engine {
     /// Adds rows of one sequence to the step.
     ///
     /// # Errors
-    /// The sequence would outgrow its context, or an id is outside the vocabulary; the step is as before.
+    /// The sequence would outgrow its context, an id is outside the vocabulary, or the sampler's lists find no
+    /// room beside those of other feeds ([`EngineError::Room`]); the step is as before.
     pub fn feed(&mut self, f: &Feed) -> Result<(), EngineError> {
         self.check(f)?;
         let b = &self.scratch;
@@ -218,6 +219,9 @@ impl Engine {
         if found > self.ctx {
             return Err(EngineError::Context { found, context: self.ctx });
         }
+        if let (Some(s), true) = (f.sampler, wanted(f) > 0) {
+            self.check_lists(s)?;
+        }
         let n_vocab = self.info.n_vocab;
         match f.embeds {
             Some(rows) => assert_eq!(rows.len(), f.ids.len() * self.info.width, "ready rows"),
@@ -274,14 +278,15 @@ impl Engine {
 
     fn fill_outputs(&mut self, f: &Feed, row: usize, out: usize) {
         let first = self.memory.len(f.seq);
-        for (o, offset) in (f.ids.len() - wanted(f)..f.ids.len()).enumerate() {
+        // A row that nobody samples takes the highest logit: the cheapest that is defined.
+        let greedy = RowParams { flags: RowParams::GREEDY, mask: RowParams::NO_MASK, ..RowParams::default() };
+        let n = wanted(f);
+        let lists = if n > 0 { f.sampler.map(|s| self.put_lists(s)) } else { None };
+        for (o, offset) in (f.ids.len() - n..f.ids.len()).enumerate() {
             self.runner.host_mut().i32_mut(self.slots.out_rows)[out + o] = (row + offset) as i32;
-            let params = match f.sampler {
-                Some(sampler) => self.sampler_row(sampler, first + offset + 1),
-                // A row that nobody samples takes the highest logit: the cheapest that is defined.
-                None => {
-                    RowParams { flags: RowParams::GREEDY, mask: RowParams::NO_MASK, ..RowParams::default() }
-                }
+            let params = match (f.sampler, lists) {
+                (Some(s), Some(lists)) => lists.of(s.row(first + offset + 1)),
+                _ => greedy,
             };
             let words = params.to_words();
             let at = (out + o) * RowParams::WORDS;
@@ -291,33 +296,64 @@ impl Engine {
         }
     }
 
-    /// The parameter row of a sampler for the token at `index`, its lists put behind those already there.
-    fn sampler_row(&mut self, s: &Sampler, index: usize) -> RowParams {
-        let mut p = s.row(index);
+    /// Puts a sampler's lists behind those already there; all rows of its feed share them.
+    fn put_lists(&mut self, s: &Sampler) -> Lists {
         let words = self.info.n_vocab.div_ceil(32);
         let taken = &mut self.scratch.taken;
         let host = self.runner.host_mut();
-        let len = put_pairs(host.i32_mut(self.slots.penalties), taken.penalties, s.counts());
-        p.set_penalties(taken.penalties as u32, len as u32);
-        taken.penalties += len;
-        let len = put_pairs(host.i32_mut(self.slots.biases), taken.biases, &s.biases);
-        p.set_biases(taken.biases as u32, len as u32);
-        taken.biases += len;
-        if let Some(mask) = &s.mask {
+        let penalties = put_pairs(host.i32_mut(self.slots.penalties), &mut taken.penalties, s.counts());
+        let biases = put_pairs(host.i32_mut(self.slots.biases), &mut taken.biases, &s.biases);
+        let mask = s.mask.as_ref().map(|mask| {
             let at = taken.masks * words;
             let to = &mut host.i32_mut(self.slots.masks)[at..at + words];
             to.iter_mut().zip(mask).for_each(|(t, m)| *t = *m as i32);
-            p.set_mask(taken.masks as u32);
             taken.masks += 1;
-        }
-        p
+            taken.masks as u32 - 1
+        });
+        Lists { penalties, biases, mask }
     }
 
-    /// Whether a sampler's lists fit a step of their own.
-    pub fn sampler_fits(&self, s: &Sampler) -> bool {
-        let (penalties, biases) = s.list_bounds();
-        penalties <= self.sampler_bounds.penalties && biases <= self.sampler_bounds.biases
+    /// Whether a step has places for a sampler's lists beside those of the feeds before.
+    fn check_lists(&self, s: &Sampler) -> Result<(), EngineError> {
+        let (all, taken) = (&self.sampler_bounds, &self.scratch.taken);
+        let needed = (s.counts().len(), s.biases.len(), usize::from(s.mask.is_some()));
+        room("penalties", needed.0, taken.penalties, all.penalties)?;
+        room("biases", needed.1, taken.biases, all.biases)?;
+        room("masks", needed.2, taken.masks, all.masks)
     }
+
+    /// Whether a sampler's lists fit a step of their own, now and whatever its sequence comes to say.
+    ///
+    /// # Errors
+    /// [`EngineError::Room`].
+    pub fn check_sampler(&self, s: &Sampler) -> Result<(), EngineError> {
+        room("penalties", s.most_counts(), 0, self.sampler_bounds.penalties)?;
+        room("biases", s.biases.len(), 0, self.sampler_bounds.biases)
+    }
+}
+
+/// Where a feed's lists lie: (first, number) of pairs, and the mask.
+#[derive(Clone, Copy)]
+struct Lists {
+    penalties: (u32, u32),
+    biases: (u32, u32),
+    mask: Option<u32>,
+}
+
+impl Lists {
+    fn of(self, mut row: RowParams) -> RowParams {
+        row.set_penalties(self.penalties.0, self.penalties.1);
+        row.set_biases(self.biases.0, self.biases.1);
+        if let Some(mask) = self.mask {
+            row.set_mask(mask);
+        }
+        row
+    }
+}
+
+fn room(list: &'static str, needed: usize, taken: usize, all: usize) -> Result<(), EngineError> {
+    let free = all - taken;
+    if needed > free { Err(EngineError::Room { list, needed, free, all }) } else { Ok(()) }
 }
 
 fn wanted(f: &Feed) -> usize {
@@ -328,12 +364,14 @@ fn wanted(f: &Feed) -> usize {
     }
 }
 
-/// Copies pairs behind the first `taken` of a list; returns how many.
-fn put_pairs(list: &mut [i32], taken: usize, pairs: &[[u32; 2]]) -> usize {
-    let to = &mut list[taken * 2..(taken + pairs.len()) * 2];
+/// Copies pairs behind the first `taken` of a list; returns where they begin and how many they are.
+fn put_pairs(list: &mut [i32], taken: &mut usize, pairs: &[[u32; 2]]) -> (u32, u32) {
+    let to = &mut list[*taken * 2..(*taken + pairs.len()) * 2];
     for (t, p) in to.chunks_exact_mut(2).zip(pairs) {
         t[0] = p[0] as i32;
         t[1] = p[1] as i32;
     }
-    pairs.len()
+    let first = *taken as u32;
+    *taken += pairs.len();
+    (first, pairs.len() as u32)
 }

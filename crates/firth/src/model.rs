@@ -152,8 +152,7 @@ impl Model {
         on: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, Error> {
         let params = options.params.clone().map_or_else(|| self.default_params(), Ok)?;
-        let room = self.engine().ctx().saturating_sub(prompt.ids.len()).max(1);
-        let max_tokens = options.max_tokens.unwrap_or(room).min(room);
+        let max_tokens = options.max_tokens.unwrap_or(usize::MAX);
         let mut request = Request::new(prompt.ids, params, max_tokens);
         match options.ignore_eos {
             true => {

@@ -1,6 +1,6 @@
 //! Rows of the embedding table, or rows handed in ready.
 
-use super::{OpDef, exactly, expect_shape, f32s, i32s, tensor};
+use super::{OpDef, exactly, expect_shape, f32s, i32s};
 use crate::graph::{Graph, ShapeError, Type};
 use crate::reference::RefCall;
 use crate::shape::{Extent, Shape};
@@ -24,9 +24,8 @@ impl OpDef for Embed {
 
     fn infer(&self, inputs: &[Type], g: &Graph) -> Result<Vec<Type>, ShapeError> {
         let [_, _, _] = exactly(inputs)?;
-        let table = tensor(inputs, 0, &[], "a float or block type")?;
         let (tokens, rows) = (i32s(inputs, 1)?, f32s(inputs, 2)?);
-        let (n, _) = super::mat_mul::matrix(table.shape, 0)?;
+        let (n, _) = super::mat_mul::matrix(inputs, 0)?;
         let y = Shape::new([Extent::Const(n), tokens.shape.axes()[0]]);
         expect_shape(2, rows.shape, y)?;
         Ok(vec![super::dense(g, rows.dtype, y)?])

@@ -1,6 +1,6 @@
 //! The product with chosen experts' weights.
 
-use super::{OpDef, exactly, f32s, i32s, tensor};
+use super::{OpDef, exactly, f32s, i32s};
 use crate::graph::{Graph, ShapeError, Type};
 use crate::reference::RefCall;
 use crate::shape::{Extent, Shape};
@@ -18,9 +18,8 @@ impl OpDef for MatMulExperts {
 
     fn infer(&self, inputs: &[Type], g: &Graph) -> Result<Vec<Type>, ShapeError> {
         let [_, _, _] = exactly(inputs)?;
-        let w = tensor(inputs, 0, &[], "a float or block type")?;
         let (x, ids) = (f32s(inputs, 1)?, i32s(inputs, 2)?);
-        let (k, n) = super::mat_mul::matrix(w.shape, 0)?;
+        let (k, n) = super::mat_mul::matrix(inputs, 0)?;
         let [used, rows, ..] = ids.shape.axes();
         let [xk, xu, xr, _] = x.shape.axes();
         if xk != Extent::Const(k) || (xu != used && xu != Extent::Const(1)) || xr != rows {

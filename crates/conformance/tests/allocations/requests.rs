@@ -1,0 +1,143 @@
+//! Random requests of a scheduler: more than fit, so that they wait, are parked and come back.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use firth::{EngineOptions, Params};
+use firth_conformance::models::{self, Random};
+use firth_cpu::Level;
+use firth_engine::{Event, JobId, Request, Scheduler};
+use firth_gguf::Gguf;
+use firth_sampling::{Constraint, ConstraintError, Verdict, Watch};
+
+use crate::counter::counted;
+
+/// Allows every second id.
+struct Even(u32);
+
+impl Constraint for Even {
+    fn mask(&mut self, out: &mut [u32]) -> Result<(), ConstraintError> {
+        out.fill(0x5555_5555);
+        Ok(())
+    }
+
+    fn accept(&mut self, id: u32) -> Result<(), ConstraintError> {
+        self.0 += 1;
+        if id.is_multiple_of(2) { Ok(()) } else { Err(ConstraintError::Refused { id }) }
+    }
+
+    fn rollback(&mut self, n: usize) {
+        self.0 -= n as u32;
+    }
+}
+
+/// Stops at ids of a kind.
+struct Stop;
+
+impl Watch for Stop {
+    fn push(&mut self, ids: &[u32]) -> Verdict {
+        ids.iter().position(|id| id.is_multiple_of(37)).map_or(Verdict::Continue, Verdict::StopAfter)
+    }
+}
+
+/// A scheduler under more requests than it has pages for.
+pub struct Requests {
+    scheduler: Scheduler,
+    r: Random,
+    shared: Vec<u32>,
+    newest: Option<JobId>,
+    tokens: usize,
+    ends: usize,
+}
+
+impl Requests {
+    pub fn new(file: &Arc<Gguf>) -> Requests {
+        let mut options = EngineOptions {
+            ctx: Some(256),
+            parallel: 4,
+            batch: 48,
+            cache_bytes: 0,
+            ..EngineOptions::default()
+        };
+        let devices = vec![models::cpu(Level::detect(), 1)];
+        let plan = firth_engine::plan_only(file, &devices, &options).expect("a model of the tests");
+        // A quarter of the pages of four whole sequences, and a little more.
+        let pages: u64 = plan.states.iter().map(|(_, bytes, n)| (bytes * n) as u64).sum();
+        let fixed = plan.weight_bytes[0] + plan.plan.scratch_bytes() as u64;
+        options.max_bytes = Some(fixed + pages * 2 / 5);
+        options.cache_bytes = pages / 8;
+        let engine = models::engine(file, &options, Level::detect(), 3);
+        let n_vocab = engine.info().n_vocab;
+        let mut r = Random(11);
+        let shared = (0..256).map(|_| r.below(n_vocab) as u32).collect();
+        Requests { scheduler: Scheduler::new(engine), r, shared, newest: None, tokens: 0, ends: 0 }
+    }
+
+    /// Submits what is missing and runs a tick, `n` times; what they allocate is not counted.
+    pub fn warm_up(&mut self, n: usize) {
+        for _ in 0..n {
+            self.submit();
+            self.tick();
+        }
+    }
+
+    /// Submits what is missing and runs a tick, `n` times; the number of the first tick that allocated.
+    pub fn run(&mut self, n: usize) -> Option<usize> {
+        (0..n).find(|_| {
+            self.submit();
+            counted(|| self.tick()).1 > 0
+        })
+    }
+
+    /// Fails unless jobs waited, were parked, found a prefix, spoke and ended.
+    pub fn check_seen(&mut self) {
+        let stats = self.scheduler.engine().memory().stats();
+        let seen = [self.scheduler.parked() as usize, stats.attached as usize, stats.evictions as usize];
+        let all = [seen[0], seen[1], seen[2], self.tokens, self.ends];
+        assert!(all.iter().all(|n| *n > 10), "parked, attached, evicted, spoken, ended: {all:?}");
+    }
+
+    fn submit(&mut self) {
+        while self.scheduler.waiting() < 3 {
+            let n = 1 + self.r.below(180);
+            let mut ids = self.shared[..n].to_vec();
+            ids.push(self.r.below(64) as u32);
+            let params = Params {
+                seed: self.r.draw(),
+                temperature: [0.0, 0.9][self.r.below(2)],
+                repeat_penalty: [1.0, 1.2][self.r.below(2)],
+                bias: (0..self.r.below(50) as u32).map(|i| (i, 0.1)).collect(),
+                ..Params::default()
+            };
+            let mut request = Request::new(ids, params, 1 + self.r.below(70));
+            request.domain = self.r.below(2) as u64;
+            request.cache = self.r.below(4) > 0;
+            request.end_ids = vec![self.r.below(64) as u32];
+            if self.r.below(3) == 0 {
+                request.constraint = Some(Box::new(Even(0)));
+            }
+            if self.r.below(3) == 0 {
+                request.watch = Some(Box::new(Stop));
+            }
+            self.newest = Some(self.scheduler.submit(request).expect("a good request"));
+        }
+    }
+
+    fn tick(&mut self) {
+        let cancelled = if self.r.below(40) == 0 { self.newest.take() } else { None };
+        if let Some(id) = cancelled {
+            self.scheduler.cancel(id);
+        }
+        let hear = self.r.below(100) > 0;
+        let (tokens, ends) = (&mut self.tokens, &mut self.ends);
+        let on = &mut |_, event| {
+            match event {
+                Event::Token(_) => *tokens += 1,
+                Event::Done(_) => *ends += 1,
+                Event::Failed(e) => panic!("{e}"),
+            }
+            if hear { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        self.scheduler.tick(on).expect("a step");
+    }
+}

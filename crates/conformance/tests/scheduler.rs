@@ -1,0 +1,223 @@
+//! Requests beside each other: each gets what it would get alone, and a failure reaches the one who caused it.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use firth::{EngineError, EngineOptions, Params, StopReason};
+use firth_conformance::models::{self, Random};
+use firth_cpu::Level;
+use firth_engine::{Event, Feed, JobId, Request, Scheduler, Want};
+use firth_sampling::{Constraint, ConstraintError, Verdict, Watch};
+
+/// What became of a request: its text, and how it ended.
+type Outcome = (Vec<u32>, Result<StopReason, String>);
+
+fn scheduler(options: &EngineOptions) -> Scheduler {
+    let file = firth::bundled().expect("the bundled model");
+    Scheduler::new(models::engine(&file, options, Level::detect(), 2))
+}
+
+fn options() -> EngineOptions {
+    EngineOptions { ctx: Some(256), parallel: 4, cache_bytes: 0, ..EngineOptions::default() }
+}
+
+/// Runs all requests to their ends.
+fn run(s: &mut Scheduler, requests: Vec<Request>) -> Vec<Outcome> {
+    let jobs: Vec<JobId> = requests.into_iter().map(|r| s.submit(r).expect("a good request")).collect();
+    let mut texts: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+    let mut ends = BTreeMap::new();
+    s.run_all(&mut |id, event| {
+        let first = match event {
+            Event::Token(t) => {
+                texts.entry(id.0).or_default().push(t);
+                None
+            }
+            Event::Done(f) => ends.insert(id.0, Ok(f.stop)),
+            Event::Failed(e) => ends.insert(id.0, Err(e.to_string())),
+        };
+        assert!(first.is_none(), "a request ends once");
+        ControlFlow::Continue(())
+    })
+    .expect("the device is there");
+    jobs.iter()
+        .map(|j| (texts.remove(&j.0).unwrap_or_default(), ends.remove(&j.0).expect("an end")))
+        .collect()
+}
+
+/// A request with a text of its own.
+fn request(i: u64, n: usize, max_tokens: usize) -> Request {
+    let mut r = Random(i);
+    let ids = (0..n).map(|_| r.below(4096) as u32).collect();
+    let temperature = if i.is_multiple_of(2) { 0.0 } else { 0.8 };
+    Request::new(ids, Params { temperature, seed: i, repeat_penalty: 1.1, ..Params::default() }, max_tokens)
+}
+
+/// Requests together under `o` against each alone.
+#[track_caller]
+fn check_as_alone(o: &EngineOptions, make: &dyn Fn() -> Vec<Request>) -> Scheduler {
+    let mut s = scheduler(o);
+    let together = run(&mut s, make());
+    let mut one = scheduler(&options());
+    for (i, (request, found)) in make().into_iter().zip(together).enumerate() {
+        assert_eq!(found, run(&mut one, vec![request]).remove(0), "request {i}");
+    }
+    s
+}
+
+fn six() -> Vec<Request> {
+    (0..6).map(|i| request(i, 30 + 23 * i as usize, 40)).collect()
+}
+
+/// A limit that leaves `share` of 100 of the pages that four whole sequences need.
+fn crowded(share: u64) -> EngineOptions {
+    let file = firth::bundled().expect("the bundled model");
+    let mut o = options();
+    let plan = firth_engine::plan_only(&file, &[models::cpu(Level::detect(), 1)], &o).expect("it fits");
+    let pages: u64 = plan.states.iter().map(|(_, bytes, n)| (bytes * n) as u64).sum();
+    let fixed = plan.weight_bytes[0] + plan.plan.scratch_bytes() as u64;
+    o.max_bytes = Some(fixed + pages * share / 100);
+    o
+}
+
+#[test]
+fn beside_others_as_alone() {
+    check_as_alone(&options(), &six);
+    check_as_alone(&EngineOptions { batch: 1, ..options() }, &six);
+    check_as_alone(&EngineOptions { parallel: 1, batch: 7, ..options() }, &six);
+    check_as_alone(&EngineOptions { cache_bytes: 1 << 20, ..options() }, &|| {
+        six().into_iter().chain(six()).collect()
+    });
+}
+
+#[test]
+fn parked_as_alone() {
+    let s = check_as_alone(&crowded(30), &six);
+    assert!(s.parked() > 0, "nothing was parked");
+}
+
+#[test]
+fn a_context_that_was_not_asked_for_is_cut_to_the_memory() {
+    let file = firth::bundled().expect("the bundled model");
+    let limit = crowded(40).max_bytes;
+    let o = EngineOptions {
+        parallel: 1,
+        max_bytes: limit,
+        ctx: None,
+        cache_bytes: 0,
+        ..EngineOptions::default()
+    };
+    let mut s = scheduler(&o);
+    let ctx = s.engine().ctx();
+    assert!((128..640).contains(&ctx), "{ctx}");
+    let o = EngineOptions { ctx: Some(2 * ctx), ..o };
+    let e = firth_engine::plan_only(&file, &[models::cpu(Level::detect(), 1)], &o).err().expect("too much");
+    assert!(e.to_string().contains(&format!("a sequence of {} tokens needs", 2 * ctx)), "{e}");
+}
+
+/// Pages that somebody else holds: the oldest finds none even alone and fails, the one beside it goes on.
+#[test]
+fn want_of_pages_fails_who_wants_them() {
+    let mut s = scheduler(&crowded(50));
+    let engine = s.engine();
+    let held = [engine.open(0).expect("room"), engine.open(0).expect("room")];
+    let ids = vec![7; 64];
+    for i in 0.. {
+        if engine.memory().free_pages(0).0 == 3 {
+            break;
+        }
+        let feed = Feed { seq: held[i % 2], ids: &ids, embeds: None, want: Want::None, sampler: None };
+        engine.step(&[feed]).expect("room");
+    }
+    let found = run(&mut s, vec![request(0, 230, 10), request(1, 20, 10)]);
+    assert!(matches!(&found[0].1, Err(e) if e.contains("no memory for keys and values")), "{:?}", found[0]);
+    let mut alone = scheduler(&options());
+    assert_eq!(found[1], run(&mut alone, vec![request(1, 20, 10)]).remove(0));
+}
+
+/// Fails at a token, by the mask or by refusing it.
+struct FailsAt(usize, bool);
+
+impl Constraint for FailsAt {
+    fn mask(&mut self, out: &mut [u32]) -> Result<(), ConstraintError> {
+        out.fill(u32::MAX);
+        if self.0 == 0 && self.1 { Err(ConstraintError::NoContinuation) } else { Ok(()) }
+    }
+
+    fn accept(&mut self, id: u32) -> Result<(), ConstraintError> {
+        if self.0 == 0 {
+            return Err(ConstraintError::Refused { id });
+        }
+        self.0 -= 1;
+        Ok(())
+    }
+
+    fn rollback(&mut self, n: usize) {
+        self.0 += n;
+    }
+}
+
+#[test]
+fn a_failure_reaches_the_one_who_caused_it() {
+    for (culprit, by_mask) in [(0, true), (1, true), (1, false), (3, true), (3, false)] {
+        let mut s = scheduler(&options());
+        let mut requests: Vec<Request> = six().into_iter().take(4).collect();
+        requests[culprit].constraint = Some(Box::new(FailsAt(3, by_mask)));
+        let found = run(&mut s, requests);
+        let mut alone = scheduler(&options());
+        for (i, (request, found)) in six().into_iter().zip(found).enumerate() {
+            if i == culprit {
+                assert_eq!(found.0.len(), 3, "what was said before stays");
+                assert!(found.1.is_err_and(|e| e.contains("allowed here")));
+            } else {
+                assert_eq!(found, run(&mut alone, vec![request]).remove(0), "beside {culprit}");
+            }
+        }
+        assert_eq!(s.engine().memory().stats().sequences, 0, "all sequences have ended");
+    }
+}
+
+#[test]
+fn long_lists_wait_for_room_or_are_refused() {
+    let o = EngineOptions { outputs: Some(4), ..options() };
+    let biased = |i: u64, n: u32| {
+        let mut r = request(i, 20, 12);
+        r.params.bias = (0..n).map(|id| (id, -0.5)).collect();
+        r
+    };
+    // Of 2,048 biases that a step holds: one request at a time.
+    check_as_alone(&o, &|| (0..4).map(|i| biased(i, 1500)).collect());
+    let mut s = scheduler(&o);
+    let e = s.submit(biased(0, 3000)).expect_err("too many");
+    assert!(matches!(e, EngineError::Room { list: "biases", needed: 3000, all: 2048, .. }), "{e}");
+    // No window is longer than the context.
+    let mut wide = request(0, 200, 12);
+    wide.params.penalty_last_n = u32::MAX;
+    assert!(run(&mut s, vec![wide])[0].1.is_ok());
+}
+
+/// Stops when it has seen so many ids, and keeps so many of the last call's.
+struct StopsAt(usize, usize);
+
+impl Watch for StopsAt {
+    fn push(&mut self, ids: &[u32]) -> Verdict {
+        self.0 -= ids.len();
+        if self.0 == 0 { Verdict::StopAfter(self.1) } else { Verdict::Continue }
+    }
+}
+
+#[test]
+fn ends() {
+    let mut s = scheduler(&options());
+    let mut check = |max_tokens, watch: Option<StopsAt>, n: usize, stop| {
+        let mut r = request(0, 200, max_tokens);
+        r.watch = watch.map(|w| Box::new(w) as Box<dyn Watch>);
+        let found = run(&mut s, vec![r]).remove(0);
+        assert_eq!((found.0.len(), found.1), (n, Ok(stop)));
+    };
+    check(5, None, 5, StopReason::Limit);
+    check(56, None, 56, StopReason::Limit);
+    check(57, None, 56, StopReason::Context);
+    check(usize::MAX, None, 56, StopReason::Context);
+    check(50, Some(StopsAt(4, 1)), 4, StopReason::Word);
+    check(50, Some(StopsAt(4, 0)), 3, StopReason::Word);
+}
