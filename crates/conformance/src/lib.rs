@@ -5,8 +5,10 @@
 
 pub mod by_reference;
 pub mod cases;
+pub mod cut_law;
 pub mod data;
 pub mod fixture;
 pub mod harness;
+pub mod mixture;
 pub mod models;
 pub mod random;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use firth::{Device, EngineOptions, LogitsOptions};
 use firth_cpu::{CpuDevice, CpuOptions, Level};
-use firth_engine::Engine;
+use firth_engine::{Engine, EngineError};
 use firth_gguf::Gguf;
 
 /// A real model by its file name: from `FIRTH_MODELS`, else the cache of the fetching script. `None` where it is
@@ -37,8 +37,17 @@ pub fn cpu(level: Level, threads: usize) -> Arc<dyn Device> {
 
 /// An engine on a CPU.
 pub fn engine(file: &Arc<Gguf>, options: &EngineOptions, level: Level, threads: usize) -> Engine {
-    let on = &mut |_| ControlFlow::Continue(());
-    Engine::load(file, vec![cpu(level, threads)], options, on).expect("a model of the tests loads")
+    try_engine(file, options, level, threads).expect("a model of the tests loads")
+}
+
+/// An engine on a CPU, or why there is none.
+pub fn try_engine(
+    file: &Arc<Gguf>,
+    options: &EngineOptions,
+    level: Level,
+    threads: usize,
+) -> Result<Engine, EngineError> {
+    Engine::load(file, vec![cpu(level, threads)], options, &mut |_| ControlFlow::Continue(()))
 }
 
 /// A hash of the bits of each row of logits: equal hashes stand for equal bits.
