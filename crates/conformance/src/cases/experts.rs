@@ -41,6 +41,9 @@ pub fn cases() -> Vec<Case> {
             out.push(product(dtype, n, used, shared));
         }
     }
+    for dtype in [Dtype::F32, Dtype::Q8_0] {
+        out.push(per_head(dtype));
+    }
     out.push(layer());
     out
 }
@@ -102,6 +105,16 @@ fn product(dtype: Dtype, n: usize, used: usize, shared: bool) -> Case {
     all_rows(case).fill(|ask, rng| {
         (ask.input == "ids").then(|| Values::I((0..ask.n()).map(|_| rng.below(EXPERTS) as i32).collect()))
     })
+}
+
+/// Without ids: a product per head.
+fn per_head(dtype: Dtype) -> Case {
+    all_rows(Case::new(format!("mat_mul_experts {} per head", dtype.name()), rows(13), move |g| {
+        let w = weight(g, "w", dtype, &[64, 33, EXPERTS]);
+        let x = floats(g, "x", shape(&[64.into(), EXPERTS.into(), Sym::T.into()]));
+        let y = g.push(MatMulExperts, &[w, x]);
+        g.output("y", y);
+    }))
 }
 
 /// A whole layer of experts: router, gate and up from a shared row, down from rows of their own.

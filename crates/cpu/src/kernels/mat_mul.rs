@@ -290,7 +290,8 @@ struct Experts {
     threads: usize,
     weight: Arc<StoredWeight>,
     x: Operand,
-    ids: Operand,
+    /// Without them a row meets the matrix of its place.
+    ids: Option<Operand>,
     acts: Arc<ActBuffer>,
     y: Operand,
 }
@@ -306,7 +307,7 @@ impl Step for Experts {
     }
 
     fn run(&self, cx: &Cx, chunk: usize, worker: &mut Worker) {
-        let (y, ids) = (cx.rows(&self.y), cx.rows(&self.ids));
+        let (y, ids) = (cx.rows(&self.y), self.ids.as_ref().map(|ids| cx.rows(ids)));
         let (used, shared) = (y.dims[1], self.x.layout.shape.constant(1) == Some(1));
         let l = *self.weight.panels(0).0;
         let per = panels_per_chunk(&l, 1, self.threads);
@@ -316,7 +317,8 @@ impl Step for Experts {
         let columns = range.start * panel::PANEL..(range.end * panel::PANEL).min(l.n);
         for e in 0..self.weight.n_matrices() {
             for r in 0..y.n() {
-                if ids.i32(r / used)[r % used] as usize != e {
+                let chosen = ids.as_ref().map_or(r % used, |ids| ids.i32(r / used)[r % used] as usize);
+                if chosen != e {
                     continue;
                 }
                 let from = if shared && used > 1 { r / used } else { r };
@@ -350,7 +352,7 @@ fn experts(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
         threads: cx.threads(),
         weight: cx.weight(op.inputs[0]),
         x: args.input(1),
-        ids: args.input(2),
+        ids: (op.inputs.len() > 2).then(|| args.input(2)),
         acts: cx.acts.buffer(cx, op),
         y: args.result(0),
     })
