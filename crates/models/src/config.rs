@@ -33,6 +33,8 @@ pub struct Config {
     pub n_experts: usize,
     /// Experts per token.
     pub n_experts_used: usize,
+    /// Groups that experts are chosen by, and how many take part; 1 and 1 for none.
+    pub expert_groups: (usize, usize),
     /// Keys of rope.
     pub rope: RopeConfig,
     /// The norm that the architecture uses, with the file's epsilon.
@@ -86,6 +88,10 @@ impl Config {
             let expected = format!("between 1 and expert_count, which is {n_experts}");
             return Err(ModelError::value(w.key("expert_used_count"), used, expected));
         }
+        let expert_groups = match optional(w, "expert_group_count", 0, 1024)? {
+            0 | 1 => (1, 1),
+            n => (n, optional(w, "expert_group_used_count", 0, n)?),
+        };
         Ok(Config {
             n_layers,
             n_blocks: blocks,
@@ -99,6 +105,7 @@ impl Config {
             hidden: per_layer(w, "feed_forward_length", blocks)?.unwrap_or_else(|| vec![0; blocks]),
             n_experts,
             n_experts_used: used,
+            expert_groups,
             rope: RopeConfig::read(w, key_dim, context)?,
             norm: NormSpec::read(w, norm)?,
             windows: vec![None; n_layers],

@@ -18,8 +18,28 @@ pub struct Arch {
 }
 
 /// Every architecture. A new one is a file in `arch/` and a line here.
-pub const ARCHS: &[Arch] =
-    &[gemma3::ARCH, llama::ARCH, qwen3::ARCH, qwen35::DENSE, qwen35::EXPERTS, qwen3next::ARCH];
+pub const ARCHS: &[Arch] = &[
+    falcon_h1::ARCH,
+    gemma3::ARCH,
+    granite::DENSE,
+    granite::EXPERTS,
+    granite::HYBRID,
+    granite::MINICPM,
+    jamba::ARCH,
+    lfm2::DENSE,
+    lfm2::EXPERTS,
+    llama::ARCH,
+    mamba::FIRST,
+    mamba::SECOND,
+    minimax01::ARCH,
+    nemotron_h::DENSE,
+    nemotron_h::EXPERTS,
+    plamo2::ARCH,
+    qwen3::ARCH,
+    qwen35::DENSE,
+    qwen35::EXPERTS,
+    qwen3next::ARCH,
+];
 
 /// Their names.
 pub fn architectures() -> impl Iterator<Item = &'static str> {

@@ -101,8 +101,8 @@ impl<'a> Weights<'a> {
             return out;
         };
         self.used.borrow_mut().insert(name.into());
-        let found: Vec<u64> = trimmed(&info.shape);
-        let expected: Vec<u64> = trimmed(&shape.iter().map(|n| *n as u64).collect::<Vec<_>>());
+        let found: Vec<u64> = squeezed(&info.shape);
+        let expected: Vec<u64> = squeezed(&shape.iter().map(|n| *n as u64).collect::<Vec<_>>());
         if found != expected {
             let line = format!("`{name}` has shape {:?}, expected {shape:?}", info.shape);
             self.wrong.borrow_mut().push(line);
@@ -145,8 +145,7 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// A shape without trailing ones, which files may leave out.
-fn trimmed(shape: &[u64]) -> Vec<u64> {
-    let n = shape.iter().rposition(|d| *d != 1).map_or(1, |i| i + 1);
-    shape[..n.min(shape.len())].to_vec()
+/// A shape without axes of length 1, which files have or leave out.
+fn squeezed(shape: &[u64]) -> Vec<u64> {
+    shape.iter().copied().filter(|d| *d != 1).collect()
 }

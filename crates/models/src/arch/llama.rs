@@ -27,7 +27,7 @@ fn load(w: &Weights) -> Loaded {
         let attention = l.attention().rope(&rope);
         match c.n_experts {
             0 => l.pre_norm(attention, l.gated_mlp(ActKind::Silu)),
-            _ => l.pre_norm(attention, Moe::new(l, c.hidden[l.i], ActKind::Silu, softmax(l, true))),
+            _ => l.pre_norm(attention, Moe::new(l, c.hidden[l.i], ActKind::Silu, softmax(l.c, true))),
         }
     })
     .boxed()

@@ -1,7 +1,15 @@
 //! One file per architecture.
 
+pub mod falcon_h1;
 pub mod gemma3;
+pub mod granite;
+pub mod jamba;
+pub mod lfm2;
 pub mod llama;
+pub mod mamba;
+pub mod minimax01;
+pub mod nemotron_h;
+pub mod plamo2;
 pub mod qwen3;
 pub mod qwen35;
 pub mod qwen3next;

@@ -11,8 +11,8 @@
 use firth_graph::{ActKind, Graph, Node, RopePairs};
 
 use crate::blocks::{
-    Attention, Block, Decoder, DeltaNet, DeltaRows, DeltaShape, Gate, GateRows, Layer, Linear, Moe, NextN,
-    NormKind, QkNorm, Rope, Shared, softmax,
+    Attention, Block, Decoder, DeltaNet, DeltaRows, DeltaShape, Gated, Layer, Linear, Moe, NextN, NormKind,
+    QkNorm, Rope, Shared, Sum, softmax,
 };
 use crate::config::{self, Config};
 use crate::registry::{Arch, Loaded};
@@ -59,7 +59,7 @@ fn gated_attention(l: &Layer, rope: &Rope) -> Attention {
     let d = l.c.key_dim;
     let rows = [2 * d * l.c.heads[l.i], d * l.c.kv_heads[l.i], l.c.value_dim * l.c.kv_heads[l.i]];
     let mut attention = Attention::of_rows(l, rows).qk_norm(QkNorm::Head(QkNorm::heads(l))).rope(rope);
-    attention.gate = Some(Gate::sigmoid(GateRows::BesideQuery));
+    attention.gate = Gated::BesideQuery;
     attention
 }
 
@@ -86,8 +86,8 @@ impl Ffn {
         if self.experts == 0 {
             return Box::new(l.gated_mlp(ActKind::Silu));
         }
-        let moe = Moe::new(l, self.experts, ActKind::Silu, softmax(l, true));
-        Box::new(Shared::new(l, self.shared, ActKind::Silu).gated(l).behind(moe))
+        let moe = Moe::new(l, self.experts, ActKind::Silu, softmax(l.c, true));
+        Box::new(Sum(moe, Shared::new(l, self.shared, ActKind::Silu).gated(l)))
     }
 }
 

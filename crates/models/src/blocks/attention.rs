@@ -3,7 +3,7 @@
 use firth_graph::{Graph, Node, op};
 
 use crate::StepNodes;
-use crate::blocks::{Block, Gate, KvCache, Layer, Linear, Mixer, Norm, Place, Rope};
+use crate::blocks::{Block, Gated, KvCache, Layer, Linear, Mixer, Norm, Place, Rope};
 use crate::config::Config;
 use crate::weights::Tensor;
 
@@ -135,7 +135,7 @@ pub struct Attention {
     /// One more score per head, without a value.
     pub sinks: Option<Tensor>,
     /// What the values are multiplied by before the output.
-    pub gate: Option<Gate>,
+    pub gate: Gated,
     /// Output projection.
     pub out: Linear,
 }
@@ -158,7 +158,7 @@ impl Attention {
             cache: KvCache::new(l, &shape, window),
             scores: op::Attend { scale: 1.0 / (shape.key_dim as f32).sqrt(), softcap: 0.0, window },
             sinks: None,
-            gate: None,
+            gate: Gated::No,
             out: l.mixer.linear("attn_output", shape.heads * shape.value_dim, shape.width),
         }
     }
@@ -204,14 +204,11 @@ impl Attention {
 impl Block for Attention {
     fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
         let [q, k, v] = self.qkv.apply(g, x);
-        let (q, gate) = match &self.gate {
-            Some(gate) => gate.split(g, x, q, &self.shape),
-            None => (g.split_heads(q, self.shape.key_dim), None),
-        };
+        let (q, gate) = self.gate.split(g, x, q, &self.shape);
         let q = self.placed(g, q, 0, step);
         let [k, v] = self.keys_and_values(g, k, v, step);
         let sinks = self.sinks.as_ref().map(|s| s.node(g));
-        let mut y = self.cache.attend(g, step, self.scores, [q, k, v], sinks);
+        let mut y = self.cache.attend(g, step, self.scores, q, (k, Some(v)), sinks);
         if let Some(gate) = gate {
             y = g.push(op::Mul, &[y, gate]);
         }
@@ -224,6 +221,6 @@ impl Mixer for Attention {
     fn remember(&self, g: &mut Graph, x: Node, step: &StepNodes) {
         let [k, v] = self.qkv.keys_and_values(g, x);
         let [k, v] = self.keys_and_values(g, k, v, step);
-        self.cache.write(g, step, k, v);
+        self.cache.write(g, step, (k, Some(v)));
     }
 }

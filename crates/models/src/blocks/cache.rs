@@ -14,6 +14,7 @@ pub struct KvCache {
     n_heads: usize,
     group: PageGroup,
     window: Option<usize>,
+    value_in_key: bool,
 }
 
 impl KvCache {
@@ -26,11 +27,19 @@ impl KvCache {
             n_heads: s.kv_heads,
             group: l.states.group(window),
             window,
+            value_in_key: false,
         }
     }
 
-    /// Writes the step's `k: [key_dim, heads, T]` and `v: [value_dim, heads, T]`; the state's new version.
-    pub fn write(&self, g: &mut Graph, step: &StepNodes, k: Node, v: Node) -> Node {
+    /// One row of `key_dim` a token, whose first `value_dim` numbers are the value.
+    pub fn latent(l: &Layer, key_dim: usize, value_dim: usize, window: Option<usize>) -> Self {
+        let group = l.states.group(window);
+        KvCache { layer: l.i, key_dim, value_dim, n_heads: 1, group, window, value_in_key: true }
+    }
+
+    /// Writes the step's `k: [key_dim, heads, T]` and, where values are kept apart, `v: [value_dim, heads, T]`; the
+    /// state's new version.
+    pub fn write(&self, g: &mut Graph, step: &StepNodes, (k, v): (Node, Option<Node>)) -> Node {
         let spec = StateSpec::Kv(KvSpec {
             key_dim: self.key_dim,
             value_dim: self.value_dim,
@@ -38,23 +47,26 @@ impl KvCache {
             dtype: step.options.kv,
             group: self.group,
             window: self.window,
-            value_in_key: false,
+            value_in_key: self.value_in_key,
         });
-        let before = g.state(format!("blk.{}.kv", self.layer), spec, Part::Mixer(self.layer as u32));
-        g.push(op::KvWrite, &[before, k, v, step.seqs, step.pages_of(self.group)])
+        let mut inputs =
+            vec![g.state(format!("blk.{}.kv", self.layer), spec, Part::Mixer(self.layer as u32)), k];
+        inputs.extend(v);
+        inputs.extend([step.seqs, step.pages_of(self.group)]);
+        g.push(op::KvWrite, &inputs)
     }
 
-    /// Writes the step's keys and values, then attends: `q: [key_dim, heads, T]`, `k`, `v: [.., kv heads, T]` to
-    /// `[value_dim, heads, T]`.
+    /// Writes the step's keys and values, then attends with `q: [key_dim, heads, T]` to `[value_dim, heads, T]`.
     pub fn attend(
         &self,
         g: &mut Graph,
         step: &StepNodes,
         scores: op::Attend,
-        [q, k, v]: [Node; 3],
+        q: Node,
+        kv: (Node, Option<Node>),
         sinks: Option<Node>,
     ) -> Node {
-        let after = self.write(g, step, k, v);
+        let after = self.write(g, step, kv);
         let mut inputs = vec![after, q, step.seqs, step.pages_of(self.group)];
         inputs.extend(sinks);
         g.push(scores, &inputs)

@@ -2,10 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 
-use firth_graph::{ActKind, PageGroup, Part};
+use firth_graph::{PageGroup, Part};
 
 use crate::GroupInfo;
-use crate::blocks::{Attention, Block, Chain, Linear, Mlp, Norm, Residual};
+use crate::blocks::{Attention, Block, Chain, Glu, Linear, Mlp, Norm, Residual};
 use crate::config::Config;
 use crate::weights::{Tensor, Weights};
 
@@ -142,8 +142,8 @@ impl<'a> Layer<'a> {
     }
 
     /// `down(act(gate) * up)` of the layer's width.
-    pub fn gated_mlp(&self, act: ActKind) -> Mlp {
-        Mlp::gated(&self.ffn, "", self.c.width, self.c.hidden[self.i], act)
+    pub fn gated_mlp(&self, glu: impl Into<Glu>) -> Mlp {
+        Mlp::gated(&self.ffn, "", self.c.width, self.c.hidden[self.i], glu)
     }
 
     /// `x += mixer(attn_norm(x)); x += ffn(ffn_norm(x))`.

@@ -1,32 +1,25 @@
 //! Mixture of experts.
 
-use firth_graph::{ActKind, Extent, Graph, Node, Shape, op};
+use firth_graph::{ActKind, Extent, Gating, Graph, Node, Shape, op};
 
 use crate::StepNodes;
-use crate::blocks::{Block, Layer, Linear, Mlp, Place, Sum};
-use crate::weights::Tensor;
+use crate::blocks::{Block, First, Glu, Layer, Linear, Mlp, Place, Sum};
+use crate::config::{self, Config};
+use crate::error::ModelError;
+use crate::weights::{Tensor, Weights};
 
-/// The weights of experts, `{n_in, hidden, E}` and `{hidden, n_out, E}`.
+/// The weights of experts, `{n_in, hidden, E}` and `{hidden, n_in, E}`.
 #[derive(Clone, Debug)]
 pub struct Experts {
-    first: First,
+    first: First<Tensor>,
     down: Tensor,
-    act: ActKind,
-}
-
-/// The first half of experts.
-#[derive(Clone, Debug)]
-enum First {
-    Plain(Tensor),
-    Gated(Box<[Tensor; 2]>),
-    /// Rows of the gate first; the number is the width of either.
-    Merged(Tensor, usize),
+    glu: Glu,
 }
 
 impl Experts {
     /// `ffn_up_exps`, `ffn_down_exps` and, where the file has them, `ffn_gate_exps`; or `ffn_gate_up_exps`.
     /// Without gates the activation is that of `up` alone.
-    pub fn new(p: &Place, n: usize, width: usize, hidden: usize, act: ActKind) -> Self {
+    pub fn new(p: &Place, n: usize, width: usize, hidden: usize, glu: impl Into<Glu>) -> Self {
         let up = |name: &str, rows| p.matrix(name, &[width, rows, n]);
         let first = match () {
             () if p.has("ffn_gate_up_exps.weight") => {
@@ -37,67 +30,124 @@ impl Experts {
             }
             () => First::Plain(up("ffn_up_exps", hidden)),
         };
-        Experts { first, down: p.matrix("ffn_down_exps", &[hidden, width, n]), act }
+        Experts { first, down: p.matrix("ffn_down_exps", &[hidden, width, n]), glu: glu.into() }
     }
 
-    /// `x: [n_in, U or 1, T]`, `ids: [U, T]` to `[n_out, U, T]`.
+    /// `x: [n_in, U or 1, T]`, `ids: [U, T]` to `[n_in, U, T]`.
     pub fn apply(&self, g: &mut Graph, x: Node, ids: Node) -> Node {
         let product = |g: &mut Graph, t: &Tensor, x: Node| {
             let w = t.node(g);
             g.push(op::MatMulExperts, &[w, x, ids])
         };
-        let (gate, up) = match &self.first {
-            First::Plain(up) => (None, product(g, up, x)),
-            First::Gated(pair) => {
-                let up = product(g, &pair[1], x);
-                (Some(product(g, &pair[0], x)), up)
-            }
-            First::Merged(both, n) => {
-                let y = product(g, both, x);
-                (Some(g.slice(y, 0, *n)), g.slice(y, *n, *n))
-            }
-        };
-        let h = match gate {
-            Some(gate) => g.push(op::GatedAct { kind: self.act }, &[gate, up]),
-            None => g.push(op::Act { kind: self.act }, &[up]),
-        };
+        let h = self.first.apply(g, self.glu, |g, w| product(g, w, x));
         product(g, &self.down, h)
     }
 }
 
-/// A router and gated experts; results are added in the router's rank order.
+/// How experts are chosen.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// Logits of the experts.
+    pub logits: Linear,
+    /// Added to the scores for the choice alone.
+    pub bias: Option<Tensor>,
+    /// The choice.
+    pub choice: op::Router,
+}
+
+impl Route {
+    /// `ffn_gate_inp {width, E}`.
+    pub fn new(l: &Layer, choice: op::Router) -> Self {
+        Route { logits: l.ffn.linear("ffn_gate_inp", l.c.width, l.c.n_experts), bias: None, choice }
+    }
+
+    /// With `exp_probs_b.bias {E}`, where the file has it.
+    pub fn biased(mut self, l: &Layer) -> Self {
+        let named = |name| l.ffn.has(name).then(|| l.ffn.table(name, &[l.c.n_experts]));
+        self.bias = named("exp_probs_b.bias");
+        self
+    }
+
+    /// Ids and weights `[U, T]` from rows `[width, T]`.
+    pub fn choose(&self, g: &mut Graph, x: Node) -> [Node; 2] {
+        let mut inputs = vec![self.logits.apply(g, x)];
+        inputs.extend(self.bias.as_ref().map(|b| b.node(g)));
+        g.push_n(self.choice, &inputs)
+    }
+}
+
+/// The choice by softmax over all experts.
+pub fn softmax(c: &Config, normalise: bool) -> op::Router {
+    by(c, Gating::Softmax, normalise)
+}
+
+/// The choice by some gating, with the file's groups.
+pub fn by(c: &Config, gating: Gating, normalise: bool) -> op::Router {
+    let (n_groups, n_groups_used) = c.expert_groups;
+    op::Router { gating, n_used: c.n_experts_used, normalise, n_groups, n_groups_used, scale: 1.0 }
+}
+
+/// The choice by the file's keys `expert_gating_func` (`default` where absent or 0), `expert_weights_norm`,
+/// `expert_weights_scale`.
+pub fn by_keys(w: &Weights, c: &Config, default: Gating) -> Result<op::Router, ModelError> {
+    let key = w.key("expert_gating_func");
+    let gating = match w.metadata().u32(&key)?.unwrap_or(0) {
+        0 => default,
+        1 => Gating::Softmax,
+        2 => Gating::Sigmoid,
+        3 => Gating::SoftmaxOfChosen,
+        4 => Gating::RootSoftplus,
+        found => return Err(ModelError::value(key, found, "0 to 4")),
+    };
+    let normalise = w.metadata().bool(&w.key("expert_weights_norm"))?.unwrap_or(false);
+    Ok(op::Router { scale: expert_scale(w)?, ..by(c, gating, normalise) })
+}
+
+/// `expert_weights_scale`, 1 where it is absent or 0.
+pub fn expert_scale(w: &Weights) -> Result<f32, ModelError> {
+    match config::float(w, "expert_weights_scale", 1.0)? as f32 {
+        0.0 => Ok(1.0),
+        s => Ok(s),
+    }
+}
+
+/// A router and experts; results are added in the router's rank order.
 #[derive(Clone, Debug)]
 pub struct Moe {
-    router: Linear,
+    /// The router.
+    pub route: Route,
     experts: Experts,
-    choice: op::Router,
 }
 
 impl Moe {
-    /// `ffn_gate_inp {width, E}` and experts of width `hidden`.
-    pub fn new(l: &Layer, hidden: usize, act: ActKind, choice: op::Router) -> Self {
-        let (width, n) = (l.c.width, l.c.n_experts);
-        Moe {
-            router: l.ffn.linear("ffn_gate_inp", width, n),
-            experts: Experts::new(&l.experts, n, width, hidden, act),
-            choice,
+    /// Experts of width `hidden`.
+    pub fn new(l: &Layer, hidden: usize, glu: impl Into<Glu>, choice: op::Router) -> Self {
+        let experts = Experts::new(&l.experts, l.c.n_experts, l.c.width, hidden, glu);
+        Moe { route: Route::new(l, choice), experts }
+    }
+
+    /// With a bias of the choice, where the file has it.
+    pub fn biased(mut self, l: &Layer) -> Self {
+        self.route = self.route.biased(l);
+        self
+    }
+
+    /// With an ungated shared expert of width `hidden` behind the others, where that is not 0.
+    pub fn shared(self, l: &Layer, hidden: usize, glu: impl Into<Glu>) -> Box<dyn Block> {
+        match hidden {
+            0 => Box::new(self),
+            _ => Box::new(Sum(self, Shared::new(l, hidden, glu))),
         }
     }
 }
 
 impl Block for Moe {
     fn forward(&self, g: &mut Graph, x: Node, _: &StepNodes) -> Node {
-        let logits = self.router.apply(g, x);
-        let [ids, weights] = g.push_n(self.choice, &[logits]);
+        let [ids, weights] = self.route.choose(g, x);
         let rows = one_for_all(g, x);
         let y = self.experts.apply(g, rows, ids);
         g.push(op::MoeSum, &[y, weights])
     }
-}
-
-/// Softmax over all experts.
-pub fn softmax(l: &Layer, normalise: bool) -> op::Router {
-    op::Router { n_used: l.c.n_experts_used, normalise, ..Default::default() }
 }
 
 /// An expert that every token goes through, times the sigmoid of one number where it has a gate.
@@ -108,19 +158,14 @@ pub struct Shared {
 
 impl Shared {
     /// `ffn_gate_shexp`, `ffn_up_shexp`, `ffn_down_shexp` of width `hidden`, ungated.
-    pub fn new(l: &Layer, hidden: usize, act: ActKind) -> Self {
-        Shared { mlp: Mlp::gated(&l.ffn, "_shexp", l.c.width, hidden, act), gate: None }
+    pub fn new(l: &Layer, hidden: usize, glu: impl Into<Glu>) -> Self {
+        Shared { mlp: Mlp::gated(&l.ffn, "_shexp", l.c.width, hidden, glu), gate: None }
     }
 
     /// With the gate `ffn_gate_inp_shexp {width}`.
     pub fn gated(mut self, l: &Layer) -> Self {
         self.gate = Some(l.ffn.linear("ffn_gate_inp_shexp", l.c.width, 1));
         self
-    }
-
-    /// Behind the experts of `moe`.
-    pub fn behind(self, moe: Moe) -> Sum<Moe, Shared> {
-        Sum(moe, self)
     }
 }
 
@@ -135,7 +180,7 @@ impl Block for Shared {
 }
 
 /// `[n, T]` as `[n, 1, T]`: one row for all experts of a token.
-fn one_for_all(g: &mut Graph, x: Node) -> Node {
+pub fn one_for_all(g: &mut Graph, x: Node) -> Node {
     let l = g.layout(x);
     let axes = l.shape.axes();
     let strides = [l.strides[0], l.strides[1], l.strides[1], l.strides[2]];

@@ -69,6 +69,11 @@ impl Norm {
         }
     }
 
+    /// With a weight of any name.
+    pub fn of(weight: Tensor, spec: NormSpec) -> Self {
+        Norm { spec, weight: Some(weight), bias: None }
+    }
+
     /// Without a weight.
     pub fn bare(spec: NormSpec) -> Self {
         Norm { spec, weight: None, bias: None }
