@@ -32,6 +32,8 @@ pub struct Ask<'a> {
     pub x: Extents,
     /// Number of the step.
     pub step: usize,
+    /// Round of the steps: rounds differ in their data.
+    pub round: usize,
 }
 
 impl Ask<'_> {
@@ -97,7 +99,7 @@ impl Case {
         let x = self.steps[step];
         let one = |d: &InputDecl| {
             let mut rng = Rng::new(&format!("{}/{}/{step}/{round}", self.name, d.name));
-            let ask = Ask { input: &d.name, dims: d.layout.shape.dims(&x), x, step };
+            let ask = Ask { input: &d.name, dims: d.layout.shape.dims(&x), x, step, round };
             let mut out = Array::zeros(&d.layout, &x);
             match (self.fill)(&ask, &mut rng) {
                 Some(Values::F(f)) => out.f = f,

@@ -52,6 +52,11 @@ fn attention() {
 }
 
 #[test]
+fn recurrent() {
+    group("recurrent");
+}
+
+#[test]
 fn every_op_has_cases() {
     let all = cases::all();
     let ops = all.iter().flat_map(|(_, cases)| cases).flat_map(|c| &c.graph.ops);

@@ -44,6 +44,14 @@ impl Operand {
         };
         Some(Operand { at, layout })
     }
+
+    /// The rows of a weight, which lie in memory already when an op is compiled. `None` for what a step makes.
+    pub fn weight_rows(&self) -> Option<Rows> {
+        let At::Weight(w) = &self.at else { return None };
+        let (base, l) = (w.elements(), &self.layout);
+        let dims = l.shape.dims(&Extents::default());
+        Some(Rows { base: base.wrapping_add(l.offset), dims, strides: l.strides })
+    }
 }
 
 /// Base addresses of one step.

@@ -24,6 +24,8 @@ pub struct CompileCx<'a> {
     pub op: usize,
     /// Activation forms made so far.
     pub acts: ActSlots,
+    /// Steps that run after the one being compiled, and their names.
+    pub after: Vec<(&'static str, Box<dyn Step>)>,
     sampler: usize,
 }
 
@@ -114,7 +116,7 @@ impl CpuProgram {
     pub fn new(segment: &Segment, shared: Arc<Shared>) -> Result<Self, LoadError> {
         let arena = shared.region(segment.arena_bytes, "activations")?;
         let acts = ActSlots::plan(segment, &shared)?;
-        let mut cx = CompileCx { segment, shared: &shared, op: 0, acts, sampler: 0 };
+        let mut cx = CompileCx { segment, shared: &shared, op: 0, acts, after: Vec::new(), sampler: 0 };
         let mut steps = Vec::new();
         for (i, op) in segment.ops.iter().enumerate() {
             cx.op = i;
@@ -125,6 +127,8 @@ impl CpuProgram {
             }
             let step = (kernel.compile)(&mut cx, op);
             steps.push(Compiled { name: op.op.name(), step, seconds: 0.0, calls: 0 });
+            let after = cx.after.drain(..);
+            steps.extend(after.map(|(name, step)| Compiled { name, step, seconds: 0.0, calls: 0 }));
         }
         let floats = steps.iter().map(|s| s.step.scratch()).max().unwrap_or(0);
         let sampler = (cx.sampler > 0).then_some(cx.sampler);

@@ -371,6 +371,17 @@ impl Graph {
 
     /// A device lays the weight of a product or a table out as it likes, so that there is nothing to view in it.
     fn weight_is_whole(&self, op: &Op, inputs: &[Node]) -> Result<(), ShapeError> {
+        // A device may keep taps and decays transposed, which it does once.
+        let kept = match op {
+            Op::Conv(_) => Some(2),
+            Op::Scan(_) => Some(3),
+            _ => None,
+        };
+        if let Some(&w) = kept.and_then(|operand| inputs.get(operand))
+            && !matches!(self.values[self.root(w).0.idx()].def, Def::Weight(_))
+        {
+            return Err(ShapeError::Param(format!("operand {} must be a weight", kept.unwrap_or(0))));
+        }
         let stored = matches!(op, Op::MatMul(_) | Op::MatMulExperts(_) | Op::Embed(_));
         match inputs.first() {
             Some(w) if stored && !matches!(self.values[w.idx()].def, Def::Weight(_)) => {

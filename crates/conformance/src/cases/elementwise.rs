@@ -31,6 +31,7 @@ fn unary(n: usize) -> Vec<Case> {
         ActKind::ALL.iter().map(|k| (format!("{k:?}"), Act { kind: *k }.into())).collect();
     ops.push(("scale".into(), Scale { by: -0.3712 }.into()));
     ops.push(("softcap".into(), Softcap { cap: 0.75 }.into()));
+    ops.push(("clamp".into(), Clamp { low: -0.5, high: f32::INFINITY }.into()));
     ops.push(("copy".into(), Copy.into()));
     let case = |(name, op): (String, Op)| {
         let case = Case::new(format!("{name} of {n}"), rows(13), |g| {
@@ -65,6 +66,11 @@ fn norms(n: usize) -> Vec<Case> {
         let y = g.push(RmsNorm { eps }, &[x]);
         g.output("y", y);
     });
+    let l2 = Case::new(format!("l2_norm of {n}"), rows(13), |g| {
+        let x = floats(g, "x", shape(&[n.into(), 3.into(), Sym::T.into()]));
+        let y = g.push(L2Norm { eps }, &[x]);
+        g.output("y", y);
+    });
     let layer = Case::new(format!("layer_norm of {n}"), rows(13), |g| {
         let x = floats(g, "x", wide(n));
         let y = g.push(LayerNorm { eps: 1e-2 }, &[x]);
@@ -87,7 +93,7 @@ fn norms(n: usize) -> Vec<Case> {
         g.output("sum", sum);
         g.output("y", y);
     });
-    vec![all_rows(rms), all_rows(layer), all_rows(with_weight), by_head, all_rows(sum)]
+    vec![all_rows(rms), l2, all_rows(layer), all_rows(with_weight), by_head, all_rows(sum)]
 }
 
 /// Infinities, NaN, zeros of both signs, denormals and the largest values through every function.
@@ -115,6 +121,7 @@ fn extremes() -> Vec<Case> {
     let kinds = ActKind::ALL.iter().map(|k| (format!("{k:?}"), Op::from(Act { kind: *k })));
     let ops = kinds.chain([
         ("softcap".into(), Softcap { cap: 30.0 }.into()),
+        ("clamp".into(), Clamp { low: -7.0, high: 7.0 }.into()),
         ("scale".into(), Scale { by: -2.5 }.into()),
     ]);
     ops.map(|(name, op)| {

@@ -5,7 +5,9 @@ mod elementwise;
 mod experts;
 mod layouts;
 pub mod products;
+pub mod recurrent;
 mod rows;
+pub mod slots;
 pub mod tables;
 
 use firth_graph::{Extent, Extents, Graph, Node, Part, Shape, Sym, WeightSource};
@@ -28,6 +30,7 @@ pub fn all() -> Vec<(&'static str, Vec<Case>)> {
         ("experts", experts::cases()),
         ("products", products::cases()),
         ("attention", attention::cases()),
+        ("recurrent", recurrent::cases()),
     ]
 }
 

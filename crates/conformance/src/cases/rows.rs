@@ -1,7 +1,7 @@
 //! Rows by index, embeddings, sampling.
 
 use firth_graph::op::*;
-use firth_graph::{Extents, Sym};
+use firth_graph::{Extents, Shape, Sym};
 use firth_quant::Dtype;
 use firth_sampling::{Params, RowParams};
 
@@ -15,7 +15,9 @@ pub fn cases() -> Vec<Case> {
     for n in WIDTHS {
         out.push(select(n));
         out.push(write(n));
+        out.push(concat(n));
     }
+    out.extend(windows());
     out.extend(embeddings());
     out.extend(sampling());
     out
@@ -50,6 +52,42 @@ fn write(n: usize) -> Case {
         g.output("y", y);
     });
     steps(case).fill(|ask, rng| if ask.input == "idx" { indices(ask, ask.x.t, rng) } else { None })
+}
+
+/// Two inputs and a view of one of them, with heads.
+fn concat(n: usize) -> Case {
+    let case = Case::new(format!("concat of {n}"), rows(13), |g| {
+        let heads = |n: usize| shape(&[n.into(), 3.into(), Sym::T.into()]);
+        let (a, b) = (floats(g, "a", heads(n)), floats(g, "b", heads(5)));
+        let middle = g.slice(b, 1, 3);
+        let y = g.push(Concat, &[a, b, middle]);
+        g.output("y", y);
+    });
+    case.steps(&[rows(13), rows(0), rows(1)])
+}
+
+/// What a convolution keeps after a draft, as one write: overlapping windows of its inputs, oldest first, to rows
+/// that an index names newest first. Rows that no window reaches stay.
+fn windows() -> Vec<Case> {
+    let one = |taps: usize, channels: usize, tokens: usize, slots: usize| {
+        let (columns, windows) = (taps - 1 + tokens, slots.min(tokens + 1));
+        let name = format!("windows of {taps} taps, {channels} channels, {tokens} tokens, {slots} slots");
+        let case = Case::new(name, rows(1), |g| {
+            let x = floats(g, "x", Shape::fixed(&[columns, channels]));
+            let kept = floats(g, "kept", Shape::fixed(&[(taps - 1) * channels, slots]));
+            let idx = g.input("idx", Dtype::I32, Shape::fixed(&[windows]));
+            // The window that ends at token `t` starts at column `t`; neighbours share all columns but one.
+            let shape = Shape::fixed(&[taps - 1, channels, windows]);
+            let start = (tokens - (windows - 1)) * 4;
+            let view = g.view(x, shape, [4, 4 * columns, 4, 4 * windows], start);
+            let dense = g.push(Copy, &[view]);
+            let flat = g.merge_heads(dense);
+            let y = g.push(RowWrite, &[kept, flat, idx]);
+            g.output("y", y);
+        });
+        case.fill(move |ask, _| (ask.input == "idx").then(|| Values::I((0..windows as i32).rev().collect())))
+    };
+    vec![one(4, 33, 4, 4), one(4, 1, 2, 4), one(2, 5, 9, 3), one(3, 64, 1, 4), one(4, 16, 6, 1)]
 }
 
 /// Every type as a table, with ids and ready rows; some tied to a product.

@@ -14,6 +14,7 @@ enum Function {
     Mul,
     Scale(f32),
     Softcap(f32),
+    Clamp(f32, f32),
     Act(ActKind),
     Gated(ActKind),
 }
@@ -25,6 +26,7 @@ impl Function {
             Op::Mul(_) => Function::Mul,
             Op::Scale(s) => Function::Scale(s.by),
             Op::Softcap(s) => Function::Softcap(s.cap),
+            Op::Clamp(c) => Function::Clamp(c.low, c.high),
             Op::Act(a) => Function::Act(a.kind),
             Op::GatedAct(a) => Function::Gated(a.kind),
             _ => return None,
@@ -41,6 +43,8 @@ impl Function {
                 let cap = s.splat(cap);
                 s.mul(cap, math::tanh(s, s.div(a, cap)))
             }
+            // NaN passes both: `max` and `min` keep it.
+            Function::Clamp(low, high) => s.min(s.max(a, s.splat(low)), s.splat(high)),
             Function::Act(kind) => act(s, kind, a),
             Function::Gated(kind) => s.mul(act(s, kind, a), b),
         }
@@ -151,5 +155,12 @@ const fn kernel(op: &'static str) -> Kernel {
 }
 
 /// Sums, products, factors, caps and activations.
-pub const KERNELS: [Kernel; 6] =
-    [kernel("add"), kernel("mul"), kernel("scale"), kernel("softcap"), kernel("act"), kernel("gated_act")];
+pub const KERNELS: [Kernel; 7] = [
+    kernel("add"),
+    kernel("mul"),
+    kernel("scale"),
+    kernel("softcap"),
+    kernel("clamp"),
+    kernel("act"),
+    kernel("gated_act"),
+];

@@ -6,6 +6,7 @@ mod experts;
 pub(crate) mod kv_write;
 mod mat_mul;
 mod norm;
+mod recurrent;
 mod rope;
 mod router;
 mod rows;
@@ -18,13 +19,14 @@ use firth_graph::{Op, Type};
 use crate::step::Kernel;
 
 /// Every list of kernels.
-const ALL: [&[Kernel]; 10] = [
+const ALL: [&[Kernel]; 11] = [
     &attend::KERNELS,
     &elementwise::KERNELS,
     &experts::KERNELS,
     &kv_write::KERNELS,
     &mat_mul::KERNELS,
     &norm::KERNELS,
+    &recurrent::KERNELS,
     &rope::KERNELS,
     &router::KERNELS,
     &rows::KERNELS,

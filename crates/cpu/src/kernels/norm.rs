@@ -39,6 +39,24 @@ fn reciprocal(sum: f32, n: usize, eps: f32) -> f32 {
     1.0 / (sum / n as f32 + eps).sqrt()
 }
 
+struct L2<'a> {
+    x: &'a [f32],
+    eps: f32,
+    y: &'a mut [f32],
+}
+
+impl firth_simd::Kernel for L2<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let r = s.splat(reciprocal(sum_squares(s, self.x, 0.0), 1, self.eps));
+        for (y, x) in self.y.chunks_mut(LANES).zip(self.x.chunks(LANES)) {
+            s.store_partial(y, s.mul(s.load_partial(x, 0.0), r));
+        }
+    }
+}
+
 struct Rms<'a> {
     /// `x`, or `a` of the sum that is normalised.
     x: &'a [f32],
@@ -108,6 +126,7 @@ struct Norm {
 enum Kind {
     Rms,
     Layer,
+    L2,
 }
 
 impl RowFn for Norm {
@@ -116,8 +135,10 @@ impl RowFn for Norm {
         let i = out.split(r);
         // SAFETY: row `r` of both results belongs to this chunk.
         let y = unsafe { out.f32_mut(r) };
-        if self.kind == Kind::Layer {
-            return dispatch(self.level, Layer { x: x.f32_at(i), eps: self.eps, y });
+        match self.kind {
+            Kind::Layer => return dispatch(self.level, Layer { x: x.f32_at(i), eps: self.eps, y }),
+            Kind::L2 => return dispatch(self.level, L2 { x: x.f32_at(i), eps: self.eps, y }),
+            Kind::Rms => {}
         }
         let w = self.w.as_ref().map(|w| cx.rows(w));
         let w = w
@@ -139,6 +160,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
         Op::AddRmsNormMul(o) => {
             (Kind::Rms, o.eps, Some((args.input(1), args.result(0))), Some(args.input(2)), args.result(1))
         }
+        Op::L2Norm(o) => (Kind::L2, o.eps, None, None, args.result(0)),
         Op::LayerNorm(o) => (Kind::Layer, o.eps, None, None, args.result(0)),
         other => unreachable!("`{}` is no norm", other.name()),
     };
@@ -154,9 +176,10 @@ fn full_weight(weight: usize) -> impl Fn(&[firth_graph::Type]) -> bool {
 }
 
 /// Norms.
-pub const KERNELS: [Kernel; 4] = [
+pub const KERNELS: [Kernel; 5] = [
     Kernel { op: "rms_norm", supports: |_, inputs| dense_rows(inputs), compile },
     Kernel { op: "rms_norm_mul", supports: |_, inputs| full_weight(1)(inputs), compile },
     Kernel { op: "add_rms_norm_mul", supports: |_, inputs| full_weight(2)(inputs), compile },
+    Kernel { op: "l2_norm", supports: |_, inputs| dense_rows(inputs), compile },
     Kernel { op: "layer_norm", supports: |_, inputs| dense_rows(inputs), compile },
 ];

@@ -93,6 +93,34 @@ fn write(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
     ByRows::boxed(f, &y)
 }
 
+/// Rows joined end to end.
+struct Concat {
+    parts: Vec<Operand>,
+    y: Operand,
+}
+
+impl RowFn for Concat {
+    fn row(&self, cx: &Cx, r: usize) {
+        let y = cx.rows(&self.y);
+        let i = y.split(r);
+        // SAFETY: row `r` belongs to this chunk.
+        let mut out = unsafe { y.f32_mut(r) };
+        for part in &self.parts {
+            let part = cx.rows(part);
+            let (to, rest) = out.split_at_mut(part.width());
+            to.copy_from_slice(part.f32_at(i));
+            out = rest;
+        }
+    }
+}
+
+fn concat(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
+    let args: Args = cx.args(op);
+    let y = args.result(0);
+    let parts = (0..args.inputs.len()).map(|i| args.input(i)).collect();
+    ByRows::boxed(Concat { parts, y: y.clone() }, &y)
+}
+
 /// Embedding rows, decoded from the weight's own layout.
 struct Embed {
     level: Level,
@@ -154,8 +182,9 @@ fn embed(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
 }
 
 /// Copies and rows by index.
-pub const KERNELS: [Kernel; 4] = [
+pub const KERNELS: [Kernel; 5] = [
     Kernel { op: "copy", supports: |_, _| true, compile: copy },
+    Kernel { op: "concat", supports: |_, inputs| dense_rows(inputs), compile: concat },
     Kernel { op: "row_select", supports: |_, inputs| dense_rows(inputs), compile: select },
     Kernel { op: "row_write", supports: |_, inputs| dense_rows(inputs), compile: write },
     Kernel { op: "embed", supports: |_, inputs| dense_rows(inputs), compile: embed },
