@@ -193,12 +193,9 @@ pub fn cases() -> Vec<Case> {
     }
     for (key, value) in [(1, 1), (16, 16), (31, 33), (128, 128), (64, 65), (128, 64)] {
         for (key_heads, heads, grouped) in [(1, 1, false), (2, 4, false), (2, 4, true), (2, 2, true)] {
-            for decay in [1, key] {
-                let d = DeltaDims { key, value, key_heads, heads, decay };
-                // Two keys of one number are one.
-                if decay == 1 || key > 1 {
-                    all.push(Layer::Delta { d, grouped });
-                }
+            // Two keys of one number would be one.
+            for decay in if key == 1 { vec![1] } else { vec![1, key] } {
+                all.push(Layer::Delta { d: DeltaDims { key, value, key_heads, heads, decay }, grouped });
             }
         }
     }
