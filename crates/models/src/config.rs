@@ -1,6 +1,7 @@
 //! The keys that every architecture reads.
 
 use firth_gguf::Value;
+use firth_graph::RopePairs;
 
 use crate::blocks::{NormKind, NormSpec, RopeConfig};
 use crate::error::ModelError;
@@ -44,7 +45,7 @@ pub struct Config {
 }
 
 /// Values above these are refused before anything is allocated for them.
-const MAX_LAYERS: usize = 512;
+pub(crate) const MAX_LAYERS: usize = 512;
 pub(crate) const MAX_EXTENT: usize = 1 << 24;
 
 impl Config {
@@ -113,6 +114,13 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Query heads of the first layer that has any.
+    pub fn first_heads(&self) -> usize {
+        self.heads.iter().copied().find(|h| *h > 0).unwrap_or(0)
+    }
+}
+
 /// A required count in `min..=max`.
 pub fn extent(w: &Weights, name: &str, min: usize, max: usize) -> Result<usize, ModelError> {
     let key = w.key(name);
@@ -149,6 +157,18 @@ pub fn positive(w: &Weights, name: &str, default: f32) -> Result<f64, ModelError
         v if v > 0.0 => Ok(v),
         v => Err(ModelError::value(w.key(name), v, "above 0")),
     }
+}
+
+/// The pairing of rope: `plain`, or half-split where the file lays heads out for the sections of images.
+pub fn sections(w: &Weights, plain: RopePairs) -> Result<RopePairs, ModelError> {
+    let sections = w.metadata().i32s(&w.key("rope.dimension_sections"))?.unwrap_or_default();
+    let on = sections.len() >= 2 && sections[..2].iter().all(|n| *n > 0);
+    Ok(if on { RopePairs::Half } else { plain })
+}
+
+/// A number for each of `n` layers, 0 where the key is absent.
+pub fn per_layer_f32(w: &Weights, name: &str, n: usize) -> Result<Vec<f32>, ModelError> {
+    Ok(w.metadata().f32_per_layer(&w.key(name), n)?.unwrap_or_else(|| vec![0.0; n]))
 }
 
 /// A width that is `default` where the key is absent or 0.

@@ -19,6 +19,7 @@ pub struct Arch {
 
 /// Every architecture. A new one is a file in `arch/` and a line here.
 pub const ARCHS: &[Arch] = &[
+    bailingmoe3::ARCH,
     falcon_h1::ARCH,
     gemma3::ARCH,
     granite::DENSE,
@@ -26,6 +27,7 @@ pub const ARCHS: &[Arch] = &[
     granite::HYBRID,
     granite::MINICPM,
     jamba::ARCH,
+    kimi_linear::ARCH,
     lfm2::DENSE,
     lfm2::EXPERTS,
     llama::ARCH,

@@ -1,9 +1,11 @@
 //! One file per architecture.
 
+pub mod bailingmoe3;
 pub mod falcon_h1;
 pub mod gemma3;
 pub mod granite;
 pub mod jamba;
+pub mod kimi_linear;
 pub mod lfm2;
 pub mod llama;
 pub mod mamba;
