@@ -204,6 +204,11 @@ pub fn recurrent_layers(w: &Weights, c: &Config, interval: usize) -> Result<Vec<
     Ok((0..c.n_blocks).map(|i| i < c.n_layers && (interval == 0 || (i + 1) % interval != 0)).collect())
 }
 
+/// No windows.
+pub fn windows_off(_: &Weights, n_layers: usize) -> Result<Vec<Option<usize>>, ModelError> {
+    Ok(vec![None; n_layers])
+}
+
 /// The window of each layer: an array says which layers have one, a number (or `period`) that every n-th has
 /// none. No window where the size is 0, or absent and without a default.
 pub fn windows(

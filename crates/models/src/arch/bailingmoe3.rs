@@ -6,11 +6,10 @@
 //!         are one for text.
 //! Source: transformers `modeling_bailing_moe_v3.py`; GGUF keys `bailingmoe3.*`. `ssm_a` is stored positive.
 
-use firth_graph::{Gating, RopePairs, op};
+use firth_graph::{Gating, RopePairs};
 
-use super::kimi_linear::Sizes;
 use crate::blocks::{
-    Block, Chain, Decay, Decoder, Gate, Glu, Kda, KdaShape, Layer, Mla, MlaShape, Mlp, Moe, NextN, NormKind,
+    Block, Chain, Decay, Decoder, FfnPlan, Gate, Glu, Kda, KdaShape, Layer, Mla, MlaShape, NextN, NormKind,
     Rope, by_keys,
 };
 use crate::config::{self, Config};
@@ -62,31 +61,23 @@ fn bound(w: &Weights) -> Result<f32, ModelError> {
     }
 }
 
+/// The feed-forwards, and the limits of units: of experts, of dense layers and shared experts; 0 for none.
 struct Ffn {
-    sizes: Sizes,
-    choice: op::Router,
-    /// Limits of the units of experts, and of dense layers and shared experts; 0 for none.
+    plan: FfnPlan,
     limits: [Vec<f32>; 2],
 }
 
 impl Ffn {
     fn read(w: &Weights, c: &Config) -> Result<Self, ModelError> {
-        let mut sizes = Sizes::read(w, c)?;
-        sizes.shared = config::width_or(w, "expert_shared_feed_forward_length", sizes.shared)?;
+        let mut plan = FfnPlan::read(w, c, by_keys(w, c, Gating::Sigmoid)?)?;
+        let shared = plan.shared.max(plan.expert);
+        plan.shared = config::width_or(w, "expert_shared_feed_forward_length", shared)?;
         let limit = |name: &str| config::per_layer_f32(w, name, c.n_blocks);
-        let limits = [limit("swiglu_clamp_exp")?, limit("swiglu_clamp_shexp")?];
-        Ok(Ffn { sizes, choice: by_keys(w, c, Gating::Sigmoid)?, limits })
+        Ok(Ffn { plan, limits: [limit("swiglu_clamp_exp")?, limit("swiglu_clamp_shexp")?] })
     }
 
     fn block(&self, l: &Layer) -> Box<dyn Block> {
-        let [experts, shared] = [0, 1].map(|i| Glu::silu(self.limits[i][l.i], Glu::Capped));
-        match l.i < self.sizes.dense {
-            true => Box::new(Mlp::gated(&l.ffn, "", l.c.width, l.c.hidden[l.i], shared)),
-            false => Moe::new(l, self.sizes.expert, experts, self.choice).biased(l).shared(
-                l,
-                self.sizes.shared,
-                shared,
-            ),
-        }
+        let [glu, dense_glu] = [0, 1].map(|i| Glu::silu(self.limits[i][l.i], Glu::Capped));
+        FfnPlan { glu, dense_glu, ..self.plan }.block(l)
     }
 }

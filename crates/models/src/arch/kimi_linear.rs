@@ -4,13 +4,10 @@
 //! Source: Kimi Team 2025, arXiv 2510.26692; GGUF keys `kimi-linear.*`. A layer without key heads is a delta net;
 //! the query's latent that a file may carry plays no part.
 
-use firth_graph::{ActKind, Gating, op};
+use firth_graph::{Gating, op};
 
-use crate::blocks::{
-    Block, Chain, Decay, Decoder, Kda, KdaShape, Layer, Mla, MlaShape, Moe, NormKind, by_keys,
-};
-use crate::config::{self, Config};
-use crate::error::ModelError;
+use crate::blocks::{Block, Chain, Decay, Decoder, FfnPlan, Kda, KdaShape, Mla, MlaShape, NormKind, by_keys};
+use crate::config::Config;
 use crate::registry::{Arch, Loaded};
 use crate::weights::Weights;
 
@@ -22,8 +19,9 @@ fn load(w: &Weights) -> Loaded {
     let heads = c.first_heads();
     let delta = KdaShape::read(w, heads)?;
     let latent = MlaShape { query_latent: 0, ..MlaShape::read(w, heads, c.rope.n_rot)? };
-    let sizes = Sizes::read(w, &c)?;
     let choice = op::Router { normalise: true, ..by_keys(w, &c, Gating::Sigmoid)? };
+    let mut ffn = FfnPlan::read(w, &c, choice)?;
+    ffn.shared = ffn.shared.max(ffn.expert);
     Decoder::new(w, &c, |l| {
         let mixer: Box<dyn Block> = match c.kv_heads[l.i] {
             0 => {
@@ -35,36 +33,7 @@ fn load(w: &Weights) -> Loaded {
             }
             _ => Box::new(Mla::new(l, latent)),
         };
-        let ffn: Box<dyn Block> = match l.i < sizes.dense {
-            true => Box::new(l.gated_mlp(ActKind::Silu)),
-            false => sizes.experts(l, choice),
-        };
-        l.pre_norm(mixer, ffn)
+        l.pre_norm(mixer, ffn.block(l))
     })
     .boxed()
-}
-
-/// Sizes of the feed-forward.
-pub(super) struct Sizes {
-    /// Layers with one feed-forward, before those with experts.
-    pub dense: usize,
-    /// Width of an expert.
-    pub expert: usize,
-    /// Width of the shared expert.
-    pub shared: usize,
-}
-
-impl Sizes {
-    /// Of the keys, the shared expert as wide as `expert_shared_count` experts, at least one.
-    pub(super) fn read(w: &Weights, c: &Config) -> Result<Self, ModelError> {
-        let expert = config::expert_width(w, c)?;
-        let shared = config::optional(w, "expert_shared_count", 0, 1024)?.max(1);
-        let dense = config::optional(w, "leading_dense_block_count", 0, config::MAX_LAYERS)?;
-        Ok(Sizes { dense, expert, shared: expert * shared })
-    }
-
-    /// Experts by `choice` with the file's bias, and the shared expert.
-    fn experts(&self, l: &Layer, choice: op::Router) -> Box<dyn Block> {
-        Moe::new(l, self.expert, ActKind::Silu, choice).biased(l).shared(l, self.shared, ActKind::Silu)
-    }
 }

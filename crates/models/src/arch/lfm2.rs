@@ -6,11 +6,11 @@
 //! Source: transformers `modeling_lfm2.py`; GGUF keys `lfm2.*`, `lfm2moe.*`. A layer without key heads is a
 //! convolution; the final norm is called `token_embd_norm`.
 
-use firth_graph::{ActKind, Gating, Graph, Node, Part, RopePairs, op};
+use firth_graph::{Gating, Graph, Node, Part, RopePairs, op};
 
 use crate::StepNodes;
 use crate::blocks::{
-    Block, CausalConv, Decoder, Embedding, Head, Layer, Linear, Moe, Norm, NormKind, QkNorm, Rope, by,
+    Block, CausalConv, Decoder, Embedding, FfnPlan, Head, Layer, Linear, Norm, NormKind, QkNorm, Rope, by,
 };
 use crate::config::{self, Config};
 use crate::registry::{Arch, Loaded};
@@ -26,12 +26,7 @@ fn load(w: &Weights) -> Loaded {
     let taps = config::extent(w, "shortconv.l_cache", 2, 1024)?;
     let window = config::optional(w, "attention.sliding_window", 0, u32::MAX as usize)?;
     c.windows = vec![(window > 0).then_some(window); c.n_layers];
-    let dense = if c.n_experts == 0 {
-        c.n_layers
-    } else {
-        config::optional(w, "leading_dense_block_count", 0, c.n_layers)?
-    };
-    let hidden = config::expert_width(w, &c)?;
+    let ffn = FfnPlan::read(w, &c, by(&c, Gating::Sigmoid, true))?;
     let rope = Rope::new(&c, RopePairs::Half);
     let embed = Embedding::new(w, &c);
     let mut head = Head::bare(w, &c, &embed);
@@ -41,13 +36,7 @@ fn load(w: &Weights) -> Loaded {
             0 => Box::new(ShortConv::new(l, taps)),
             _ => Box::new(l.attention().qk_norm(QkNorm::Head(QkNorm::heads(l))).rope(&rope)),
         };
-        match l.i < dense {
-            true => l.pre_norm(mixer, l.gated_mlp(ActKind::Silu)),
-            false => {
-                let choice = by(&c, Gating::Sigmoid, true);
-                l.pre_norm(mixer, Moe::new(l, hidden, ActKind::Silu, choice).biased(l))
-            }
-        }
+        l.pre_norm(mixer, ffn.block(l))
     })
     .boxed()
 }

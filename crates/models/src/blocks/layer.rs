@@ -173,4 +173,13 @@ impl<'a> Layer<'a> {
             Residual::pre(f.norm("ffn_norm", width), ffn).post(f.norm("post_ffw_norm", width)),
         )
     }
+
+    /// `x += post_attention_norm(mixer(x)); x += post_ffw_norm(ffn(x))`.
+    pub fn post_norm(&self, mixer: impl Block + 'static, ffn: impl Block + 'static) -> Chain {
+        let (m, f, width) = (&self.mixer, &self.ffn, self.c.width);
+        Chain::of(
+            Residual::plain(mixer).post(m.norm("post_attention_norm", width)),
+            Residual::plain(ffn).post(f.norm("post_ffw_norm", width)),
+        )
+    }
 }

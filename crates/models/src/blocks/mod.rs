@@ -19,6 +19,7 @@ mod moe;
 mod next_n;
 mod norm;
 mod rope;
+mod route;
 mod slots;
 
 pub use attention::{Attention, AttentionShape, QkNorm, Qkv};
@@ -35,8 +36,9 @@ pub use linear::Linear;
 pub use mamba::{InputNorms, Mamba, Mamba2, MambaShape, StateSpace};
 pub use mla::{Mla, MlaShape};
 pub use mlp::Mlp;
-pub use moe::{Experts, Moe, Route, Shared, by, by_keys, expert_scale, one_for_all, softmax};
+pub use moe::{Experts, Moe, Shared, one_for_all};
 pub use next_n::NextN;
 pub use norm::{Norm, NormKind, NormSpec};
 pub use rope::{Factors, Rope, RopeConfig};
+pub use route::{FfnPlan, Route, by, by_keys, softmax};
 pub use slots::{CausalConv, SlotState};

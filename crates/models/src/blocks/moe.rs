@@ -1,12 +1,10 @@
 //! Mixture of experts.
 
-use firth_graph::{ActKind, Extent, Gating, Graph, Node, Shape, op};
+use firth_graph::{ActKind, Extent, Graph, Node, Shape, op};
 
 use crate::StepNodes;
-use crate::blocks::{Block, First, Glu, Layer, Linear, Mlp, Place, Sum};
-use crate::config::{self, Config};
-use crate::error::ModelError;
-use crate::weights::{Tensor, Weights};
+use crate::blocks::{Block, First, Glu, Layer, Linear, Mlp, Place, Route, Sum};
+use crate::weights::Tensor;
 
 /// The weights of experts, `{n_in, hidden, E}` and `{hidden, n_in, E}`.
 #[derive(Clone, Debug)]
@@ -41,73 +39,6 @@ impl Experts {
         };
         let h = self.first.apply(g, self.glu, |g, w| product(g, w, x));
         product(g, &self.down, h)
-    }
-}
-
-/// How experts are chosen.
-#[derive(Clone, Debug)]
-pub struct Route {
-    /// Logits of the experts.
-    pub logits: Linear,
-    /// Added to the scores for the choice alone.
-    pub bias: Option<Tensor>,
-    /// The choice.
-    pub choice: op::Router,
-}
-
-impl Route {
-    /// `ffn_gate_inp {width, E}`.
-    pub fn new(l: &Layer, choice: op::Router) -> Self {
-        Route { logits: l.ffn.linear("ffn_gate_inp", l.c.width, l.c.n_experts), bias: None, choice }
-    }
-
-    /// With `exp_probs_b.bias {E}`, where the file has it.
-    pub fn biased(mut self, l: &Layer) -> Self {
-        let named = |name| l.ffn.has(name).then(|| l.ffn.table(name, &[l.c.n_experts]));
-        self.bias = named("exp_probs_b.bias");
-        self
-    }
-
-    /// Ids and weights `[U, T]` from rows `[width, T]`.
-    pub fn choose(&self, g: &mut Graph, x: Node) -> [Node; 2] {
-        let mut inputs = vec![self.logits.apply(g, x)];
-        inputs.extend(self.bias.as_ref().map(|b| b.node(g)));
-        g.push_n(self.choice, &inputs)
-    }
-}
-
-/// The choice by softmax over all experts.
-pub fn softmax(c: &Config, normalise: bool) -> op::Router {
-    by(c, Gating::Softmax, normalise)
-}
-
-/// The choice by some gating, with the file's groups.
-pub fn by(c: &Config, gating: Gating, normalise: bool) -> op::Router {
-    let (n_groups, n_groups_used) = c.expert_groups;
-    op::Router { gating, n_used: c.n_experts_used, normalise, n_groups, n_groups_used, scale: 1.0 }
-}
-
-/// The choice by the file's keys `expert_gating_func` (`default` where absent or 0), `expert_weights_norm`,
-/// `expert_weights_scale`.
-pub fn by_keys(w: &Weights, c: &Config, default: Gating) -> Result<op::Router, ModelError> {
-    let key = w.key("expert_gating_func");
-    let gating = match w.metadata().u32(&key)?.unwrap_or(0) {
-        0 => default,
-        1 => Gating::Softmax,
-        2 => Gating::Sigmoid,
-        3 => Gating::SoftmaxOfChosen,
-        4 => Gating::RootSoftplus,
-        found => return Err(ModelError::value(key, found, "0 to 4")),
-    };
-    let normalise = w.metadata().bool(&w.key("expert_weights_norm"))?.unwrap_or(false);
-    Ok(op::Router { scale: expert_scale(w)?, ..by(c, gating, normalise) })
-}
-
-/// `expert_weights_scale`, 1 where it is absent or 0.
-pub fn expert_scale(w: &Weights) -> Result<f32, ModelError> {
-    match config::float(w, "expert_weights_scale", 1.0)? as f32 {
-        0.0 => Ok(1.0),
-        s => Ok(s),
     }
 }
 
