@@ -7,17 +7,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Set by Ctrl-C.
-pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// Whether somebody asks [`go_on`].
+static LISTENING: AtomicBool = AtomicBool::new(false);
 
-/// Makes Ctrl-C end the work at hand; a second one ends the program.
+/// Makes Ctrl-C end the work at hand where somebody listens, and the program everywhere else; a second one ends
+/// the program.
 pub fn watch_interrupts() {
     let on_signal = || {
-        if INTERRUPTED.swap(true, Ordering::SeqCst) {
+        if !LISTENING.load(Ordering::SeqCst) || INTERRUPTED.swap(true, Ordering::SeqCst) {
             std::process::exit(130);
         }
     };
     // Where no handler can be set, Ctrl-C ends the program at once, as ever.
     let _ = ctrlc::set_handler(on_signal);
+}
+
+/// Work that asks [`go_on`] often, while this lives.
+pub struct Listening(());
+
+/// From now on, Ctrl-C is heard by [`go_on`].
+pub fn listen() -> Listening {
+    LISTENING.store(true, Ordering::SeqCst);
+    Listening(())
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        LISTENING.store(false, Ordering::SeqCst);
+    }
 }
 
 /// Whether to go on.

@@ -221,3 +221,24 @@ fn ends() {
     check(50, Some(StopsAt(4, 1)), 4, StopReason::Word);
     check(50, Some(StopsAt(4, 0)), 3, StopReason::Word);
 }
+
+/// The caller is asked after every step: before the first token, too.
+#[test]
+fn a_long_prompt_can_be_ended() {
+    let file = firth::bundled().expect("the bundled model");
+    let o = EngineOptions { batch: 16, ..options() };
+    let devices = vec![models::cpu(Level::detect(), 2)];
+    let mut model =
+        firth::Model::load(file, devices, &o, &mut |_| ControlFlow::Continue(())).expect("it loads");
+    let prompt = || firth::Prompt { ids: (0..200).collect() };
+    let mut asked = 0;
+    let answer = model.generate(prompt(), &Default::default(), &mut |text| {
+        asked += 1;
+        assert!(text.is_empty());
+        if asked == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(answer.expect("an answer without a token").ids.is_empty());
+    assert!(model.scheduler().is_idle());
+    let again = model.generate(prompt(), &Default::default(), &mut |_| ControlFlow::Continue(()));
+    assert!(!again.expect("an answer").ids.is_empty());
+}

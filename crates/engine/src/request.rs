@@ -51,7 +51,7 @@ pub enum StopReason {
     Eos,
     /// The token limit.
     Limit,
-    /// The watch said so: a stop word.
+    /// The watch said so, as at a stop word, or the caller.
     Word,
     /// The context is full.
     Context,

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use crate::error::EngineError;
 use crate::job::{Job, Taken};
 use crate::load::Engine;
-use crate::request::{Event, JobId, Request, StopReason};
+use crate::request::{Event, Finished, JobId, Request, StopReason};
 
 /// Told of tokens and ends; `Break` ends that request.
 type On<'a> = &'a mut dyn FnMut(JobId, Event) -> ControlFlow<()>;
@@ -50,12 +50,15 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// Drops a request, waiting or at work.
-    pub fn cancel(&mut self, id: JobId) {
-        self.waiting.retain(|j| j.id != id);
-        if let Some(i) = self.active.iter().position(|j| j.id == id) {
-            self.end(i, true);
+    /// Ends a request, waiting or at work; `None` where it has ended already.
+    pub fn cancel(&mut self, id: JobId) -> Option<Finished> {
+        if let Some(i) = self.waiting.iter().position(|j| j.id == id) {
+            return self.waiting.remove(i).map(|j| j.finished(StopReason::Word));
         }
+        let i = self.active.iter().position(|j| j.id == id)?;
+        let finished = self.active[i].finished(StopReason::Word);
+        self.end(i, true);
+        Some(finished)
     }
 
     /// Requests in the queue, parked ones among them.

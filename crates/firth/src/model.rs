@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use firth_engine::{Engine, EngineError, EngineOptions, Event, Finished, Request, Scheduler};
+use firth_engine::{Engine, EngineError, EngineOptions, Event, Finished, JobId, Request, Scheduler};
 use firth_gguf::Gguf;
 use firth_graph::Device;
 use firth_sampling::Params;
@@ -144,7 +144,8 @@ impl Model {
         sampling_defaults(self.file.metadata())
     }
 
-    /// Generates an answer; `on` gets its text as it comes, whole characters only, and may end it.
+    /// Generates an answer; `on` gets its text as it comes, whole characters only, and may end it. It is asked
+    /// after every step, with an empty text where none came, so that a long prompt can be ended, too.
     pub fn generate(
         &mut self,
         prompt: Prompt,
@@ -165,26 +166,47 @@ impl Model {
         if max_tokens == 0 {
             return Err(Error::Argument("0 tokens were asked for; use -n 1 or more".into()));
         }
-        self.scheduler.submit(request)?;
-        let mut collected =
+        let job = self.scheduler.submit(request)?;
+        let mut answer =
             Collected { stream: TextStream::new(options.stop.clone()), text: String::new(), ids: vec![] };
-        let mut end: Option<Result<Finished, EngineError>> = None;
-        let vocab = &self.vocab;
-        self.scheduler.run_all(&mut |_, event| match event {
-            Event::Token(id) => collected.push(vocab, id, on),
-            Event::Done(finished) => {
-                end = Some(Ok(finished));
+        let finished = self.finish(job, &mut answer, on)?;
+        let rest = answer.stream.finish();
+        let _ = answer.emit(&rest, on);
+        Ok(Answer { text: answer.text, ids: answer.ids, finished })
+    }
+
+    /// Runs steps until a job has ended.
+    fn finish(
+        &mut self,
+        job: JobId,
+        answer: &mut Collected,
+        on: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Finished, Error> {
+        loop {
+            let mut end: Option<Result<Finished, EngineError>> = None;
+            let vocab = &self.vocab;
+            let ticked = self.scheduler.tick(&mut |id, event| {
+                match event {
+                    _ if id != job => return ControlFlow::Continue(()),
+                    Event::Token(id) => return answer.push(vocab, id, on),
+                    Event::Done(finished) => end = Some(Ok(finished)),
+                    Event::Failed(e) => end = Some(Err(e)),
+                }
                 ControlFlow::Continue(())
+            });
+            if let Err(e) = ticked {
+                self.scheduler.cancel(job);
+                return Err(e.into());
             }
-            Event::Failed(e) => {
-                end = Some(Err(e));
-                ControlFlow::Continue(())
+            if let Some(end) = end {
+                return Ok(end?);
             }
-        })?;
-        let rest = collected.stream.finish();
-        let _ = collected.emit(&rest, on);
-        let finished = end.expect("a request ends with an event")?;
-        Ok(Answer { text: collected.text, ids: collected.ids, finished })
+            if on("").is_break()
+                && let Some(finished) = self.scheduler.cancel(job)
+            {
+                return Ok(finished);
+            }
+        }
     }
 }
 

@@ -9,7 +9,6 @@ use serde_json::json;
 
 use crate::args::Bench;
 use crate::devices::{cpu, engine_options};
-use crate::progress::go_on;
 
 /// A set of measured rates.
 struct Rates(Vec<f64>);
@@ -52,9 +51,6 @@ pub fn bench(a: Bench) -> Result<()> {
     measured()?;
     let warm_up = 1;
     for _ in 0..a.repeat {
-        if go_on().is_break() {
-            bail!("interrupted");
-        }
         measured()?;
     }
     prefill.0.drain(..warm_up.min(prefill.0.len()));

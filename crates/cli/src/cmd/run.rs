@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::args::{Run, Sampling, Spec};
 use crate::devices::engine_options;
-use crate::progress::go_on;
+use crate::progress::{go_on, listen};
 
 /// Runs the command.
 pub fn run(a: Run) -> Result<()> {
@@ -32,8 +32,9 @@ pub fn run(a: Run) -> Result<()> {
         ignore_eos: a.sampling.ignore_eos,
     };
     let mut out = std::io::stdout().lock();
+    let listening = listen();
     let answer = model.generate(prompt, &options, &mut |text| {
-        if !a.json {
+        if !a.json && !text.is_empty() {
             // A reader that has gone away ends the answer.
             if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
                 return std::ops::ControlFlow::Break(());
@@ -41,6 +42,7 @@ pub fn run(a: Run) -> Result<()> {
         }
         go_on()
     })?;
+    drop(listening);
     match a.json {
         true => super::print_json(&to_json(&answer, &prompt_ids)),
         false => Ok(writeln!(out)?),
