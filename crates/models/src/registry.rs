@@ -20,6 +20,18 @@ pub struct Arch {
 /// Every architecture. A new one is a file in `arch/` and a line here.
 pub const ARCHS: &[Arch] = &[
     bailingmoe3::ARCH,
+    classic::GPT2,
+    classic::STARCODER,
+    classic::STARCODER2,
+    classic::CODESHELL,
+    classic::NEMOTRON,
+    classic::JAIS2,
+    classic::POCKETTTS,
+    classic::NEOX,
+    classic::FALCON,
+    command_r::COMMAND_R,
+    command_r::COHERE2,
+    exaone4::ARCH,
     falcon_h1::ARCH,
     gemma::FIRST,
     gemma::SECOND,
@@ -30,6 +42,10 @@ pub const ARCHS: &[Arch] = &[
     granite::EXPERTS,
     granite::HYBRID,
     granite::MINICPM,
+    hunyuan::DENSE,
+    hunyuan::VISION,
+    hunyuan::EXPERTS,
+    hunyuan::MAINCODER,
     jamba::ARCH,
     kimi_linear::ARCH,
     lfm2::DENSE,
@@ -56,6 +72,7 @@ pub const ARCHS: &[Arch] = &[
     plain::COGVLM,
     plamo2::ARCH,
     qwen3::ARCH,
+    qwen3::VISION,
     qwen35::DENSE,
     qwen35::EXPERTS,
     qwen3next::ARCH,
@@ -64,6 +81,9 @@ pub const ARCHS: &[Arch] = &[
     qwen_moe::QWEN3VL,
     qwen_moe::MELLUM,
     qwen_moe::OLMOE,
+    seed_oss::ARCH,
+    smollm3::ARCH,
+    stablelm::ARCH,
 ];
 
 /// Their names.

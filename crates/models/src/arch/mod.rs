@@ -1,11 +1,15 @@
 //! One file per architecture.
 
 pub mod bailingmoe3;
+pub mod classic;
+pub mod command_r;
+pub mod exaone4;
 pub mod falcon_h1;
 pub mod gemma;
 pub mod gemma3;
 pub mod glm4;
 pub mod granite;
+pub mod hunyuan;
 pub mod jamba;
 pub mod kimi_linear;
 pub mod lfm2;
@@ -21,3 +25,6 @@ pub mod qwen3;
 pub mod qwen35;
 pub mod qwen3next;
 pub mod qwen_moe;
+pub mod seed_oss;
+pub mod smollm3;
+pub mod stablelm;

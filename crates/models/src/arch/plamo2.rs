@@ -29,10 +29,9 @@ fn load(w: &Weights) -> Loaded {
     Decoder::new(w, &c, |l| {
         let mixer: Box<dyn Block> = match c.kv_heads[l.i] {
             0 => Box::new(PlamoMamba::new(l, shape)),
-            kv => {
-                let norm = |name: &str, heads| l.mixer.head_norm(name, c.key_dim, heads);
-                let norms = [norm("attn_q_norm", c.heads[l.i]), norm("attn_k_norm", kv)];
-                let mut attention = l.attention().qk_norm(QkNorm::Head(norms)).rope(&rope);
+            _ => {
+                let norms = QkNorm::Head(QkNorm::own_heads(l));
+                let mut attention = l.attention().qk_norm(norms).rope(&rope);
                 attention.scores.scale = 1.0 / (c.value_dim as f32).sqrt();
                 Box::new(attention)
             }

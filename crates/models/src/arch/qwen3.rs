@@ -11,8 +11,10 @@ use crate::config::Config;
 use crate::registry::{Arch, Loaded};
 use crate::weights::Weights;
 
-/// Registry entry.
+/// Registry entries.
 pub const ARCH: Arch = Arch { name: "qwen3", load };
+/// Qwen3-VL's text: the sections of images are one for text.
+pub const VISION: Arch = Arch { name: "qwen3vl", load };
 
 fn load(w: &Weights) -> Loaded {
     let c = Config::read(w, NormKind::Rms)?;

@@ -111,6 +111,12 @@ impl QkNorm {
         ["attn_q_norm", "attn_k_norm"].map(|n| l.mixer.norm(n, l.c.key_dim))
     }
 
+    /// `attn_q_norm {d, heads}`, `attn_k_norm {d, kv heads}`: weights of each head.
+    pub fn own_heads(l: &Layer) -> [Norm; 2] {
+        let (d, heads) = (l.c.key_dim, [l.c.heads[l.i], l.c.kv_heads[l.i]]);
+        [l.mixer.head_norm("attn_q_norm", d, heads[0]), l.mixer.head_norm("attn_k_norm", d, heads[1])]
+    }
+
     /// `attn_q_norm {d * heads}`, `attn_k_norm {d * kv heads}`.
     pub fn rows(l: &Layer) -> [Norm; 2] {
         let [q, k, _] = AttentionShape::of_layer(l.c, l.i).widths();
