@@ -38,8 +38,15 @@ fn best(row: &[f32]) -> usize {
 #[test]
 fn real_models() {
     let Some(shared) = fixture::shared() else { return };
-    // The aim is a mean difference of 0.05 for both. gemma-3-270m stands at 0.0567, cause not yet found (its
-    // perplexity is within 0.1%); its bound only keeps it from growing.
+    // The aim is a mean difference of 0.05 for both. gemma-3-270m stands at 0.0567, and that is the noise of 8-bit
+    // activations, on both sides, not a fault:
+    // * f64 arithmetic on the dequantised weights is 0.0509 from the record, and we are 0.0417 from f64.
+    // * numerics.md written out again in f64 gives our first row to four decimals; with the record's own form (f16
+    //   block scales, gelu by an f16 table) it gives the record's first row to five. Both follow their rules.
+    // * The model magnifies: one flipped rounding of an activation moves a row by up to 0.1. Factors of
+    //   1 +- 1e-6 on every product put our form at 0.0561 +- 0.0014 from the record, and the record's own form at
+    //   0.0501 +- 0.0048 from the record itself.
+    // So nothing that keeps our bits' rules comes under 0.05 but by chance. The bound keeps it from growing.
     let cases = [
         (models::SMOLLM2, "smollm2-135m-instruct-q4_1", 0.05),
         (models::GEMMA3, "gemma-3-270m-it-q4_k_m", 0.06),

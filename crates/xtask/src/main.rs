@@ -1,0 +1,41 @@
+//! `cargo xtask`: work on firth itself that is too long for the tests.
+#![forbid(unsafe_code)]
+
+mod cut_law;
+mod fixtures;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Work on firth itself.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Every cell of the cut law's matrix against one base: models, cuts, mates, threads, kinds of keys and values,
+    /// instruction sets; then random mixtures
+    CutLaw(cut_law::Args),
+    /// Every architecture fixture against its reference logits
+    Fixtures(fixtures::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::CutLaw(a) => cut_law::run(&a),
+        Command::Fixtures(a) => fixtures::run(&a),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("xtask: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
