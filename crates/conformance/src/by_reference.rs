@@ -40,6 +40,7 @@ fn weight(file: &Gguf, w: &WeightDecl) -> Array {
             firth_quant::decode(t.dtype, file.data(t), &mut out.f);
         }
         WeightSource::Rope(spec) => out.f = spec.table(2),
+        WeightSource::Values { values, .. } => out.f.clone_from(values),
     }
     out
 }

@@ -119,6 +119,7 @@ impl Case {
 fn weight_bytes(seed: &str, w: &WeightDecl) -> Vec<u8> {
     match &w.source {
         WeightSource::Rope(spec) => spec.table(1).iter().flat_map(|v| v.to_le_bytes()).collect(),
+        WeightSource::Values { values, .. } => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
         WeightSource::File(name) => {
             let n = w.layout.shape.elements(&Extents::default());
             data::weight(w.layout.dtype, n, &mut Rng::new(&format!("{seed}/{name}")))

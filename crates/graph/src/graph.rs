@@ -124,6 +124,13 @@ pub enum WeightSource {
     File(String),
     /// Cosines and sines, see [`RopeSpec`].
     Rope(RopeSpec),
+    /// Numbers made of the model's sizes.
+    Values {
+        /// A name that tells them from all others of the model.
+        name: String,
+        /// The numbers, f32, in the order of memory.
+        values: Vec<f32>,
+    },
 }
 
 /// The unit of placement: a part of a layer, or one of the parts that belong to none.
@@ -160,6 +167,7 @@ impl WeightDecl {
         match &self.source {
             WeightSource::File(name) => name.clone(),
             WeightSource::Rope(spec) => spec.name(),
+            WeightSource::Values { name, .. } => name.clone(),
         }
     }
 }

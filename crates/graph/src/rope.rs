@@ -46,9 +46,27 @@ impl RopeSpec {
         }
     }
 
-    /// The name for reports.
+    /// The name for reports; different specifications have different names.
     pub fn name(&self) -> String {
-        format!("rope({}, base {}, {} positions)", self.n_rot, self.base, self.n_positions)
+        let mut name = format!("rope({}, base {}, {} positions", self.n_rot, self.base, self.n_positions);
+        let mut add = |what: &str, on: bool| {
+            if on {
+                name.push_str(", ");
+                name.push_str(what);
+            }
+        };
+        add(&format!("angles times {}", self.freq_scale), self.freq_scale != 1.0);
+        add(&format!("magnitude {}", self.magnitude), self.magnitude != 1.0);
+        if let Some(y) = &self.yarn {
+            add(&format!("yarn {} {} {}", y.original_context, y.beta_fast, y.beta_slow), true);
+        }
+        if !self.factors.is_empty() {
+            let bits = self.factors.iter().flat_map(|f| f.to_bits().to_le_bytes());
+            let hash = bits
+                .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+            add(&format!("factors {hash:016x}"), true);
+        }
+        name + ")"
     }
 
     /// Radians a token, by pair, in f64.

@@ -46,6 +46,7 @@ impl Resources {
             let bytes = match &decl.source {
                 WeightSource::File(_) => open(decl)?,
                 WeightSource::Rope(rope) => Box::new(bytemuck::cast_slice(&rope.table(2)).to_vec()),
+                WeightSource::Values { values, .. } => Box::new(bytemuck::cast_slice(values).to_vec()),
             };
             let id = self.devices[device].load(spec, &*bytes, on)?;
             self.weight_bytes += self.devices[device].weight_bytes(spec);

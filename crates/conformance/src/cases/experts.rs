@@ -44,6 +44,7 @@ pub fn cases() -> Vec<Case> {
     for dtype in [Dtype::F32, Dtype::Q8_0] {
         out.push(per_head(dtype));
     }
+    out.push(biases());
     out.push(layer());
     out
 }
@@ -115,6 +116,19 @@ fn per_head(dtype: Dtype) -> Case {
         let y = g.push(MatMulExperts, &[w, x]);
         g.output("y", y);
     }))
+}
+
+/// The rows of a table that each token's experts name: biases of experts.
+fn biases() -> Case {
+    let case = Case::new("row_select by expert", rows(13), |g| {
+        let table = weight(g, "bias", Dtype::F32, &[33, EXPERTS]);
+        let ids = g.input("ids", Dtype::I32, wide(3));
+        let y = g.push(RowSelect, &[table, ids]);
+        g.output("y", y);
+    });
+    all_rows(case).fill(|ask, rng| {
+        (ask.input == "ids").then(|| Values::I((0..ask.n()).map(|_| rng.below(EXPERTS) as i32).collect()))
+    })
 }
 
 /// A whole layer of experts: router, gate and up from a shared row, down from rows of their own.

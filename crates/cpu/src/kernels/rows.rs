@@ -55,7 +55,8 @@ impl RowFn for Select {
         let (x, idx, y) = (cx.rows(&self.x), cx.rows(&self.idx), cx.rows(&self.y));
         // SAFETY: row `r` belongs to this chunk.
         let out = unsafe { y.f32_mut(r) };
-        out.copy_from_slice(x.f32(idx.i32(0)[r] as usize));
+        let list = idx.width();
+        out.copy_from_slice(x.f32(idx.i32(r / list)[r % list] as usize));
     }
 }
 

@@ -5,9 +5,10 @@ use crate::graph::{Graph, ShapeError, Type};
 use crate::reference::RefCall;
 use crate::shape::Shape;
 
-/// `y[:, o] = x[:, idx[o]]`.
+/// `y[:, o] = x[:, idx[o]]`, for each index of a list or of a list per token.
 ///
-/// Shapes: `x: [n, rows]` f32, `idx: [O]` i32 below `rows`, `y: [n, O]` f32. A repeated index is legal.
+/// Shapes: `x: [n, rows]` f32, `idx: [O]` or `[U, T]` i32 below `rows`, `y: [n, O]` or `[n, U, T]` f32. A repeated index
+/// is legal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowSelect;
 
@@ -18,7 +19,8 @@ impl OpDef for RowSelect {
     fn infer(&self, inputs: &[Type], g: &Graph) -> Result<Vec<Type>, ShapeError> {
         let [_, _] = exactly(inputs)?;
         let (x, idx) = (f32s(inputs, 0)?, i32s(inputs, 1)?);
-        Ok(vec![super::dense(g, x.dtype, Shape::new([x.shape.axes()[0], idx.shape.axes()[0]]))?])
+        let [first, second, ..] = idx.shape.axes();
+        Ok(vec![super::dense(g, x.dtype, Shape::new([x.shape.axes()[0], first, second]))?])
     }
 
     fn reference(&self, call: &mut RefCall) {
