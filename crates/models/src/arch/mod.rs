@@ -3,6 +3,8 @@
 pub mod bailingmoe3;
 pub mod classic;
 pub mod command_r;
+pub mod deepseek;
+pub mod deepseek2;
 pub mod exaone4;
 pub mod falcon_h1;
 pub mod gemma;
@@ -16,6 +18,7 @@ pub mod lfm2;
 pub mod llama;
 pub mod mamba;
 pub mod minimax01;
+pub mod mistral3;
 pub mod nemotron_h;
 pub mod olmo2;
 pub mod phi;

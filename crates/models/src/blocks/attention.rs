@@ -3,7 +3,7 @@
 use firth_graph::{Graph, Node, op};
 
 use crate::StepNodes;
-use crate::blocks::{Block, Gated, KvCache, Layer, Linear, Mixer, Norm, Place, Rope};
+use crate::blocks::{Block, Gated, KvCache, Layer, Linear, Mixer, Norm, Place, Rope, Temperature};
 use crate::config::Config;
 use crate::weights::Tensor;
 
@@ -134,6 +134,8 @@ pub struct Attention {
     pub qk_norm: Option<QkNorm>,
     /// Rotation; none where positions play no part.
     pub rope: Option<Rope>,
+    /// Growth of queries with their position.
+    pub temperature: Option<Temperature>,
     /// The pages.
     pub cache: KvCache,
     /// Scale, soft cap and window of the scores.
@@ -161,6 +163,7 @@ impl Attention {
             qkv: Qkv::new(&l.mixer, shape.width, rows),
             qk_norm: None,
             rope: None,
+            temperature: None,
             cache: KvCache::new(l, &shape, window),
             scores: op::Attend { scale: 1.0 / (shape.key_dim as f32).sqrt(), softcap: 0.0, window },
             sinks: None,
@@ -211,7 +214,10 @@ impl Block for Attention {
     fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
         let [q, k, v] = self.qkv.apply(g, x);
         let (q, gate) = self.gate.split(g, x, q, &self.shape);
-        let q = self.placed(g, q, 0, step);
+        let mut q = self.placed(g, q, 0, step);
+        if let Some(temperature) = &self.temperature {
+            q = temperature.apply(g, q, step);
+        }
         let [k, v] = self.keys_and_values(g, k, v, step);
         let sinks = self.sinks.as_ref().map(|s| s.node(g));
         let mut y = self.cache.attend(g, step, self.scores, q, (k, Some(v)), sinks);

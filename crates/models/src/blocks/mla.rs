@@ -4,7 +4,7 @@
 use firth_graph::{Graph, Node, op};
 
 use crate::StepNodes;
-use crate::blocks::{Block, Gate, KvCache, Layer, Linear, Mixer, Norm, Rope};
+use crate::blocks::{Block, Gate, KvCache, Layer, Linear, Mixer, Norm, Rope, Temperature};
 use crate::config;
 use crate::error::ModelError;
 use crate::weights::{Tensor, Weights};
@@ -93,6 +93,8 @@ pub struct Mla {
     value_up: Tensor,
     /// Rotation of the parts with positions; none where they are not turned.
     pub rope: Option<Rope>,
+    /// Growth of queries with their position.
+    pub temperature: Option<Temperature>,
     cache: KvCache,
     /// Scale and window of the scores.
     pub scores: op::Attend,
@@ -118,6 +120,7 @@ impl Mla {
             key_up: m.matrix("attn_k_b", &[s.key_dim - s.turned, s.latent, s.heads]),
             value_up: m.matrix("attn_v_b", &[s.latent, s.value_dim, s.heads]),
             rope: None,
+            temperature: None,
             cache: KvCache::latent(l, s.latent + s.turned, s.latent, window),
             scores: op::Attend { scale: 1.0 / (s.key_dim as f32).sqrt(), softcap: 0.0, window },
             sinks: None,
@@ -175,7 +178,10 @@ impl Mla {
 
 impl Block for Mla {
     fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
-        let q = self.queries(g, x, step);
+        let mut q = self.queries(g, x, step);
+        if let Some(temperature) = &self.temperature {
+            q = temperature.apply(g, q, step);
+        }
         let row = self.row(g, x, step);
         let sinks = self.sinks.as_ref().map(|s| s.node(g));
         let o = self.cache.attend(g, step, self.scores, q, (row, None), sinks);

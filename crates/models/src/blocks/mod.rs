@@ -21,6 +21,7 @@ mod norm;
 mod rope;
 mod route;
 mod slots;
+mod temperature;
 
 pub use attention::{Attention, AttentionShape, QkNorm, Qkv};
 pub use block::{Block, Chain, Mixer, Residual, Sum};
@@ -42,3 +43,4 @@ pub use norm::{Norm, NormKind, NormSpec};
 pub use rope::{Factors, Rope, RopeConfig};
 pub use route::{FfnPlan, Route, by, by_keys, softmax};
 pub use slots::{CausalConv, SlotState};
+pub use temperature::Temperature;

@@ -78,16 +78,21 @@ impl RopeConfig {
         let mut spec = RopeSpec::new(self.n_rot, self.base, ctx);
         spec.freq_scale = self.freq_scale;
         spec.factors = factors.to_vec();
-        spec.magnitude = self.attn_factor;
+        spec.magnitude = self.magnitude();
         if self.scaling == "yarn" {
             let (beta_fast, beta_slow) = (self.beta_fast, self.beta_slow);
             spec.yarn = Some(Yarn { original_context: self.original_context, beta_fast, beta_slow });
-            spec.magnitude *= self.temperature(1.0);
-            if self.log_multiplier != 0.0 {
-                spec.magnitude /= self.temperature(self.log_multiplier);
-            }
         }
         spec
+    }
+
+    /// Factor of cosines and sines.
+    pub fn magnitude(&self) -> f64 {
+        match (self.scaling == "yarn", self.log_multiplier) {
+            (false, _) => self.attn_factor,
+            (true, 0.0) => self.attn_factor * self.temperature(1.0),
+            (true, m) => self.attn_factor * self.temperature(1.0) / self.temperature(m),
+        }
     }
 
     /// YaRN's temperature `1 + 0.1 multiplier ln(factor)`: logits grow with its square.

@@ -24,10 +24,10 @@ impl Route {
         Route { logits: l.ffn.linear("ffn_gate_inp", l.c.width, l.c.n_experts), bias: None, choice }
     }
 
-    /// With `exp_probs_b.bias {E}`, where the file has it.
+    /// With `exp_probs_b.bias {E}`, which may lack its suffix, where the file has it.
     pub fn biased(mut self, l: &Layer) -> Self {
         let named = |name| l.ffn.has(name).then(|| l.ffn.table(name, &[l.c.n_experts]));
-        self.bias = named("exp_probs_b.bias");
+        self.bias = named("exp_probs_b.bias").or_else(|| named("exp_probs_b"));
         self
     }
 
@@ -105,6 +105,12 @@ impl FfnPlan {
             glu: ActKind::Silu.into(),
             dense_glu: ActKind::Silu.into(),
         })
+    }
+
+    /// As the layer's tensors say: experts where it has a router.
+    pub fn by_tensors(mut self, l: &Layer) -> Self {
+        self.dense = if l.ffn.has("ffn_gate_inp.weight") { 0 } else { l.i + 1 };
+        self
     }
 
     /// The feed-forward of a layer; the choice of experts is biased where the file has a bias.
