@@ -2,7 +2,8 @@
 //!
 //! One page holds [`PAGE`] tokens: for each head first the keys, transposed (`[key_dim][64]`, so that lanes run
 //! along keys), then the values (`[64][value_dim]`, so that lanes run along the head). Q8_0 keeps its scales
-//! behind the integers: `[key_dim / 32][64]` for keys, `[64][value_dim / 32]` for values.
+//! behind the integers: `[key_dim / 32][64]` for keys, `[64][value_dim / 32]` for values. Of a value that lies in
+//! its key nothing is stored besides the key.
 //!
 //! A slot holds f32 (or i32) words: of a recurrence first the base, its value dims in blocks of
 //! [`COLUMNS`] (`[heads][block][key_dim][columns of the block]`, so that lanes run along value dims and the columns
@@ -126,7 +127,7 @@ impl KvPages {
 
     /// Bytes of one head in a page.
     pub fn head_bytes(&self) -> usize {
-        self.key_bytes() + self.spec.dtype.row_bytes(self.spec.value_dim).unwrap_or(0) * PAGE
+        self.key_bytes() + self.spec.dtype.row_bytes(self.spec.stored_value_dim()).unwrap_or(0) * PAGE
     }
 
     /// Writes key and value of `head` at `pos` of `page`, rounded to the state's type.
@@ -135,7 +136,7 @@ impl KvPages {
     /// No other thread touches this position of the page meanwhile.
     pub unsafe fn write(&self, page: usize, pos: usize, head: usize, k: &[f32], v: &[f32]) {
         assert!(pos < PAGE && head < self.spec.n_heads, "position {pos}, head {head}");
-        assert!(k.len() == self.spec.key_dim && v.len() == self.spec.value_dim, "row of a head");
+        assert!(k.len() == self.spec.key_dim && v.len() == self.spec.stored_value_dim(), "row of a head");
         let keys = self.page(page).wrapping_add(head * self.head_bytes());
         let values = keys.wrapping_add(self.key_bytes());
         // SAFETY: position, head and lengths are checked, so every address lies in the page; nobody else

@@ -352,8 +352,14 @@ impl Graph {
         self.push_n(op, inputs)[0]
     }
 
-    /// Appends an op and returns all its results (at least one; two where the op has two).
+    /// Appends an op and returns its first and its last result (the same where it has one).
     pub fn push_n(&mut self, op: impl Into<Op>, inputs: &[Node]) -> [Node; 2] {
+        let [first, _, last] = self.push_three(op, inputs);
+        [first, last]
+    }
+
+    /// Appends an op and returns its first, second and last result, the last where there is no second.
+    pub fn push_three(&mut self, op: impl Into<Op>, inputs: &[Node]) -> [Node; 3] {
         let op = op.into();
         let types: Vec<Type> = inputs.iter().map(|n| self.values[n.idx()].ty).collect();
         let results = match self.weight_is_whole(&op, inputs).and_then(|()| op.infer(&types, self)) {
@@ -371,7 +377,8 @@ impl Graph {
             .enumerate()
             .map(|(i, ty)| self.push_value(*ty, Def::Op { op: idx, result: i as u8 }))
             .collect();
-        let out = [nodes[0], *nodes.last().expect("an op has a result")];
+        let last = *nodes.last().expect("an op has a result");
+        let out = [nodes[0], *nodes.get(1).unwrap_or(&last), last];
         let scope = self.scope.clone();
         self.ops.push(OpNode { op, inputs: inputs.to_vec(), results: nodes, scope });
         out
@@ -383,6 +390,7 @@ impl Graph {
         let kept = match op {
             Op::Conv(_) => Some(2),
             Op::Scan(_) => Some(3),
+            Op::NgramRows(_) => Some(2),
             _ => None,
         };
         if let Some(&w) = kept.and_then(|operand| inputs.get(operand))

@@ -183,7 +183,7 @@ fn use_of(op: &Op, operand: usize) -> Use {
     match (op, operand) {
         (Op::MatMul(_), 0) => Use::MatMul,
         (Op::MatMulExperts(_), 0) => Use::Experts,
-        (Op::Embed(_), 0) => Use::Rows,
+        (Op::Embed(_), 0) | (Op::NgramRows(_), 2) => Use::Rows,
         _ => Use::Elements,
     }
 }

@@ -1,6 +1,6 @@
 //! Keys and values written to shuffled pages and read back by attention.
 
-use firth_graph::op::{Attend, KvWrite};
+use firth_graph::op::{Attend, AttendChosen, KvWrite, TopKSelect};
 use firth_graph::{Extents, Graph, KvSpec, PAGE, PageGroup, Part, StateSpec, Sym};
 use firth_quant::Dtype;
 
@@ -29,6 +29,8 @@ pub struct Layer {
     pub sinks: bool,
     /// Cap of the scores, 0 for none.
     pub softcap: f32,
+    /// Whether the value of a head is the start of its key.
+    pub in_key: bool,
     /// Steps: rows of each sequence, sequences by number.
     pub steps: Vec<Vec<(usize, usize)>>,
 }
@@ -46,6 +48,7 @@ impl Layer {
             window: None,
             sinks: false,
             softcap: 0.0,
+            in_key: false,
             steps: ragged(),
         }
     }
@@ -60,7 +63,7 @@ impl Layer {
             dtype,
             group: PageGroup(0),
             window,
-            value_in_key: false,
+            value_in_key: self.in_key,
         })
     }
 
@@ -69,14 +72,13 @@ impl Layer {
         let heads = self.kv_heads * self.group;
         let row = |n: usize, heads: usize| shape(&[n.into(), heads.into(), Sym::T.into()]);
         let q = floats(g, "q", row(self.key_dim, heads));
-        let (k, v) = (
-            floats(g, "k", row(self.key_dim, self.kv_heads)),
-            floats(g, "v", row(self.value_dim, self.kv_heads)),
-        );
+        let k = floats(g, "k", row(self.key_dim, self.kv_heads));
+        let v = (!self.in_key).then(|| floats(g, "v", row(self.value_dim, self.kv_heads)));
         let seqs = g.input("seqs", Dtype::I32, shape(&[4.into(), Sym::S.into()]));
         let pages = g.input("pages", Dtype::I32, shape(&[MAX_PAGES.into(), Sym::S.into()]));
         let state = g.state("kv", self.state(), Part::Mixer(0));
-        let written = g.push(KvWrite, &[state, k, v, seqs, pages]);
+        let rows: Vec<_> = [state, k].into_iter().chain(v).chain([seqs, pages]).collect();
+        let written = g.push(KvWrite, &rows);
         let mut inputs = vec![written, q, seqs, pages];
         if self.sinks {
             inputs.push(floats(g, "sinks", shape(&[heads.into()])));
@@ -91,8 +93,9 @@ impl Layer {
         let steps: Vec<Extents> = self.steps.iter().map(|s| extents(s)).collect();
         let bounds = Extents { t: steps.iter().map(|x| x.t).max().unwrap_or(0) + 3, s: SEQS, o: 0, p: 0 };
         let name = format!(
-            "attend {}: {} {}/{} x{} group {} window {:?} sinks {} cap {}",
+            "attend {}{}: {} {}/{} x{} group {} window {:?} sinks {} cap {}",
             self.name,
+            if self.in_key { ", values in keys" } else { "" },
             self.dtype.name(),
             self.key_dim,
             self.value_dim,
@@ -129,10 +132,67 @@ fn ragged() -> Vec<Vec<(usize, usize)>> {
     ]
 }
 
+/// An indexer's choice of pools, and attention over them: `heads` of the indexer, with weights or without.
+fn chosen(dtype: Dtype, ratio: usize, n: usize, tail: bool, in_key: bool) -> Case {
+    let steps = vec![
+        vec![(0, 150), (2, 1)],
+        vec![(1, 3), (0, 1), (2, ratio)],
+        vec![],
+        vec![(2, 1), (1, 1), (0, 2)],
+        vec![(0, 70), (1, 66)],
+    ];
+    let bounds = Extents { t: 220, s: SEQS, o: 0, p: 0 };
+    let name =
+        format!("chosen: {n} pools of {ratio}, {} pages, tail {tail}, values in keys {in_key}", dtype.name());
+    let case = Case::new(name, bounds, |g| {
+        let row = |n: usize, heads: usize| shape(&[n.into(), heads.into(), Sym::T.into()]);
+        let layer = Layer { dtype, key_dim: 96, value_dim: 64, in_key, ..Layer::plain("chosen") };
+        let seqs = g.input("seqs", Dtype::I32, shape(&[4.into(), Sym::S.into()]));
+        let pages = g.input("pages", Dtype::I32, shape(&[MAX_PAGES.into(), Sym::S.into()]));
+        let kv = g.state("kv", layer.state(), Part::Mixer(0));
+        let (k, v) = (floats(g, "k", row(96, 2)), (!in_key).then(|| floats(g, "v", row(64, 2))));
+        let rows: Vec<_> = [kv, k].into_iter().chain(v).chain([seqs, pages]).collect();
+        let kv = g.push(KvWrite, &rows);
+        let keys = Layer { key_dim: 33, value_dim: 0, kv_heads: 1, in_key: true, ..Layer::plain("keys") };
+        let index = g.state("index", keys.state(), Part::Mixer(0));
+        let pooled = floats(g, "pooled", row(33, 1));
+        let index = g.push(KvWrite, &[index, pooled, seqs, pages]);
+        let mut inputs = vec![index, floats(g, "iq", row(33, 3))];
+        inputs.extend((ratio != 4).then(|| floats(g, "weights", shape(&[3.into(), Sym::T.into()]))));
+        inputs.extend([seqs, pages]);
+        let chosen = g.push(TopKSelect { ratio, n }, &inputs);
+        let q = floats(g, "q", row(96, 6));
+        let op = AttendChosen { scale: 0.1, ratio, tail };
+        let y = g.push(op, &[kv, q, chosen, seqs, pages]);
+        g.output("chosen", chosen);
+        g.output("y", y);
+    });
+    let mut case = case.steps(&steps.iter().map(|s| extents(s)).collect::<Vec<_>>());
+    case.pages = tables::N_PAGES;
+    case.fill(move |ask, _| fill(ask, &steps))
+}
+
 /// All of them.
 pub fn cases() -> Vec<Case> {
     let mut out = Vec::new();
     let plain = Layer::plain;
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Q8_0] {
+        for (group, kv_heads, window) in [(1, 2, None), (17, 1, None), (3, 2, Some(PAGE + 1))] {
+            let (key_dim, value_dim, in_key) = (96, 64, true);
+            let layer =
+                Layer { dtype, key_dim, value_dim, group, kv_heads, window, in_key, ..plain("latent") };
+            out.push(layer.clone());
+            out.push(Layer { sinks: true, softcap: 3.0, ..layer });
+        }
+    }
+    let mut choices = Vec::new();
+    for (ratio, n) in [(4, 5), (1, 30), (3, 7), (64, 1), (16, 100)] {
+        for (dtype, tail, in_key) in
+            [(Dtype::F32, true, false), (Dtype::Q8_0, false, false), (Dtype::F16, true, true)]
+        {
+            choices.push(chosen(dtype, ratio, n, tail, in_key));
+        }
+    }
     for dtype in [Dtype::F32, Dtype::F16, Dtype::Q8_0] {
         for group in [1, 2, 3, 4, 8] {
             out.push(Layer { dtype, group, ..plain("groups") });
@@ -152,5 +212,5 @@ pub fn cases() -> Vec<Case> {
         out.push(Layer { dtype, softcap: 3.0, sinks: true, window: Some(33), group: 4, ..plain("all") });
     }
     out.push(Layer { key_dim: 6, value_dim: 5, ..plain("odd dims") });
-    out.into_iter().map(Layer::case).collect()
+    out.into_iter().map(Layer::case).chain(choices).collect()
 }

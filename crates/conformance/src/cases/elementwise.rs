@@ -18,6 +18,48 @@ pub fn cases() -> Vec<Case> {
     out.extend(extremes());
     out.extend(broadcasts());
     out.extend(ropes());
+    out.extend(streams());
+    out
+}
+
+/// Products of rows, softmax, hyper-connections.
+fn streams() -> Vec<Case> {
+    let mut out = Vec::new();
+    for n in WIDTHS {
+        let heads = move |h: usize| shape(&[n.into(), h.into(), Sym::T.into()]);
+        out.push(all_rows(Case::new(format!("row_dot of {n}"), rows(13), |g| {
+            let (a, b) = (floats(g, "a", heads(3)), floats(g, "b", heads(3)));
+            let (shared, w) = (floats(g, "c", heads(1)), weight(g, "w", Dtype::F32, &[n, 3]));
+            for (i, b) in [b, shared, w].into_iter().enumerate() {
+                let y = g.push(RowDot, &[a, b]);
+                g.output(&format!("y{i}"), y);
+            }
+        })));
+        out.push(all_rows(Case::new(format!("softmax of {n}"), rows(13), |g| {
+            let x = floats(g, "x", heads(2));
+            let y = g.push(Softmax, &[x]);
+            g.output("y", y);
+        })));
+        for streams in [1, 3, 4] {
+            out.push(all_rows(Case::new(format!("stream_mix of {streams} times {n}"), rows(13), |g| {
+                let (r, x) = (floats(g, "r", heads(streams)), floats(g, "x", wide(n)));
+                let comb = floats(g, "comb", shape(&[streams.into(), streams.into(), Sym::T.into()]));
+                let post = floats(g, "post", wide(streams));
+                let y = g.push(StreamMix, &[r, comb, x, post]);
+                g.output("y", y);
+            })));
+        }
+    }
+    for (streams, iterations) in [(1, 1), (4, 20), (4, 1), (5, 3), (2, 2)] {
+        let op = HyperWeights { streams, iterations, eps: 1e-6 };
+        let name = format!("hyper_weights of {streams}, {iterations} iterations");
+        out.push(all_rows(Case::new(name, rows(13), move |g| {
+            let (m, scale) = (floats(g, "m", wide(op.width())), weight(g, "scale", Dtype::F32, &[3]));
+            let base = weight(g, "base", Dtype::F32, &[op.width()]);
+            let y = g.push(op, &[m, scale, base]);
+            g.output("y", y);
+        })));
+    }
     out
 }
 

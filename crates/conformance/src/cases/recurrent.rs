@@ -40,7 +40,28 @@ pub enum Layer {
     },
     /// The row before, of this width.
     Prev(usize),
+    /// Rows of a table of `width` by n-grams up to `longest`, `heads` for each length.
+    Ngram {
+        /// Longest n-gram.
+        longest: usize,
+        /// Heads of a length.
+        heads: usize,
+        /// Numbers of a row.
+        width: usize,
+        /// Type of the table.
+        dtype: Dtype,
+    },
+    /// Keys of `n` numbers, pooled.
+    Pool {
+        /// The op.
+        op: PoolKeys,
+        /// Numbers of a key.
+        n: usize,
+    },
 }
+
+/// Rows of the table of an n-gram head.
+const TABLE: usize = 11;
 
 impl Layer {
     /// For the name of a case.
@@ -60,6 +81,10 @@ impl Layer {
             ),
             Layer::Linear { key, value, heads } => format!("linear_attention {key}x{value}, {heads} heads"),
             Layer::Prev(n) => format!("prev_row of {n}"),
+            Layer::Ngram { longest, heads, width, dtype } => {
+                format!("ngram_rows up to {longest}, {heads} heads of {width}, {}", dtype.name())
+            }
+            Layer::Pool { op, n } => format!("pool_keys of {n}, {} to a pool, gated {}", op.ratio, op.gated),
         }
     }
 
@@ -99,10 +124,31 @@ impl Layer {
                 inputs.push(rows(g, "x", &[*n]));
                 PrevRow.into()
             }
+            Layer::Ngram { longest, heads, width, dtype } => {
+                inputs.push(g.input("tokens", Dtype::I32, shape(&[Sym::T.into()])));
+                let n = heads * (longest - 1);
+                inputs.push(weight(g, "table", *dtype, &[*width, TABLE * n]));
+                NgramRows {
+                    multipliers: (0..*longest as u64).map(|i| 0x9e37_79b9_7f4a_7c15 >> i | 1).collect(),
+                    sizes: (0..n as u64).map(|h| TABLE as u64 - h % 3).collect(),
+                    offsets: (0..n as u64).map(|h| h * TABLE as u64).collect(),
+                    end: 3,
+                    ready: 5,
+                }
+                .into()
+            }
+            Layer::Pool { op, n } => {
+                inputs.push(rows(g, "x", &[if op.gated { 2 * n } else { *n }]));
+                inputs.extend(op.gated.then(|| weight(g, "place", Dtype::F32, &[*n, op.ratio])));
+                (*op).into()
+            }
         };
         inputs.extend([seqs, slots]);
-        let [y, _] = g.push_n(op, &inputs);
+        let [y, second, _] = g.push_three(op, &inputs);
         g.output("y", y);
+        if let Layer::Pool { .. } = self {
+            g.output("first", second);
+        }
     }
 
     fn state(&self) -> StateSpec {
@@ -112,6 +158,10 @@ impl Layer {
         match self {
             Layer::Conv { op, channels, .. } => ring(*channels, op.reach() + DRAFT),
             Layer::Prev(n) => ring(*n, 1 + DRAFT),
+            Layer::Ngram { longest, .. } => {
+                StateSpec::Ring(RingSpec { width: 1, rows: longest - 1 + DRAFT, dtype: Dtype::I32 })
+            }
+            Layer::Pool { op, n } => ring(if op.gated { 2 * n } else { *n }, op.ratio - 1 + DRAFT),
             Layer::Delta { d, .. } => recurrent([d.key, d.value, d.heads], d.log_row()),
             Layer::Scan(d) => recurrent([d.state, d.channels, d.heads], d.log_row()),
             Layer::Linear { key, value, heads } => recurrent([*key, *value, *heads], (key + value) * heads),
@@ -179,6 +229,9 @@ pub fn layers() -> Vec<Layer> {
         Layer::Scan(ScanDims { state: 32, channels: 64, heads: 4, groups: 2, decays: 1 }),
         Layer::Linear { key: 32, value: 64, heads: 2 },
         Layer::Prev(1031),
+        Layer::Ngram { longest: 3, heads: 2, width: 32, dtype: Dtype::Q8_0 },
+        Layer::Pool { op: PoolKeys { ratio: 4, gated: true }, n: 70 },
+        Layer::Pool { op: PoolKeys { ratio: 3, gated: false }, n: 16 },
     ]
 }
 
@@ -214,5 +267,13 @@ pub fn cases() -> Vec<Case> {
         all.push(Layer::Linear { key, value, heads });
     }
     all.extend([1, 31, 2048].map(Layer::Prev));
+    for (longest, heads, width, dtype) in
+        [(2, 1, 1, Dtype::F32), (3, 4, 33, Dtype::F16), (8, 1, 64, Dtype::Q4_0)]
+    {
+        all.push(Layer::Ngram { longest, heads, width, dtype });
+    }
+    for (ratio, gated, n) in [(1, false, 5), (1, true, 5), (16, false, 128), (16, true, 33), (2, true, 128)] {
+        all.push(Layer::Pool { op: PoolKeys { ratio, gated }, n });
+    }
     all.into_iter().map(|l| l.case(schedule())).collect()
 }

@@ -12,6 +12,8 @@ use firth_quant::Dtype;
 pub const SEQS: usize = 4;
 /// Slots of a state.
 pub const SLOTS: usize = 9;
+/// Token ids of a schedule, -1 (a row that comes ready) among them.
+pub const TOKENS: usize = 7;
 /// Longest draft of a schedule.
 pub const DRAFT: usize = 5;
 
@@ -131,19 +133,32 @@ pub fn fill(step: &[Placed], ask: &Ask, adjust: &dyn Fn(&str, f32) -> f32) -> Va
             let row = |p: &Placed| [p.read, p.write, p.n_log as i32, 0];
             Values::I(step.iter().flat_map(row).collect())
         }
-        name => {
+        "tokens" => {
+            let mut ids = Vec::new();
+            each_row(step, ask, |seed| {
+                let mut rng = Rng::new(seed);
+                ids.push(rng.below(TOKENS) as i32 - 1);
+            });
+            Values::I(ids)
+        }
+        _ => {
             let width = ask.n() / ask.x.t.max(1);
             let mut f = Vec::new();
-            for p in step {
-                for r in 0..p.turn.n_rows() {
-                    let right = r < p.turn.certain + p.turn.accepted;
-                    let wrong = if right { String::new() } else { format!("/wrong {}", ask.step) };
-                    let (seq, index) = (p.turn.seq, p.first_index + r);
-                    let seed = format!("{name}/{}/{seq}/{index}{wrong}", ask.round);
-                    f.extend(Rng::new(&seed).values(width).iter().map(|v| adjust(name, *v)));
-                }
-            }
+            each_row(step, ask, |seed| {
+                f.extend(Rng::new(seed).values(width).iter().map(|v| adjust(ask.input, *v)));
+            });
             Values::F(f)
+        }
+    }
+}
+
+/// The seed of every row of a step: what is right depends on sequence and index alone.
+fn each_row(step: &[Placed], ask: &Ask, mut row: impl FnMut(&str)) {
+    for p in step {
+        for r in 0..p.turn.n_rows() {
+            let right = r < p.turn.certain + p.turn.accepted;
+            let wrong = if right { String::new() } else { format!("/wrong {}", ask.step) };
+            row(&format!("{}/{}/{}/{}{wrong}", ask.input, ask.round, p.turn.seq, p.first_index + r));
         }
     }
 }

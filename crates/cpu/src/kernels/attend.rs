@@ -26,7 +26,7 @@ const STRIP: usize = 4;
 
 /// How one type of page is widened. Addresses are inside a page; a load may run up to 64 bytes past a row, which
 /// the pool's padding covers.
-trait Source: Copy {
+pub trait Source: Copy {
     /// Sixteen keys from `16 * block`, element `d`.
     ///
     /// # Safety
@@ -40,12 +40,15 @@ trait Source: Copy {
     unsafe fn values<S: Simd>(s: S, values: *const u8, value_dim: usize, pos: usize, j: usize) -> S::F;
 }
 
+/// Pages of f32.
 #[derive(Clone, Copy)]
-struct F32;
+pub struct F32;
+/// Pages of f16.
 #[derive(Clone, Copy)]
-struct F16;
+pub struct F16;
+/// Pages of Q8_0.
 #[derive(Clone, Copy)]
-struct Q8;
+pub struct Q8;
 
 impl Source for F32 {
     #[inline(always)]
@@ -442,6 +445,9 @@ impl Step for AttendStep {
 
 fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
     let state = cx.pages(op.inputs[0]);
+    if state.spec.value_in_key {
+        return super::attend_rows::compile(cx, op);
+    }
     let args: Args = cx.args(op);
     let Op::Attend(attend) = &op.op else { unreachable!("the table names the op") };
     Box::new(AttendStep {

@@ -25,7 +25,8 @@ pub(super) fn locate(seqs: &Rows, row: usize) -> Option<(usize, usize)> {
 struct KvWrite {
     state: Arc<KvPages>,
     k: Operand,
-    v: Operand,
+    /// Absent where values lie in their keys.
+    v: Option<Operand>,
     seqs: Operand,
     pages: Operand,
 }
@@ -36,16 +37,15 @@ impl Step for KvWrite {
     }
 
     fn run(&self, cx: &Cx, chunk: usize, _worker: &mut Worker) {
-        let (k, v) = (cx.rows(&self.k), cx.rows(&self.v));
+        let (k, v) = (cx.rows(&self.k), self.v.as_ref().map(|v| cx.rows(v)));
         let (seqs, pages) = (cx.rows(&self.seqs), cx.rows(&self.pages));
         for row in chunk * ROWS..((chunk + 1) * ROWS).min(cx.x.t) {
             let Some((s, index)) = locate(&seqs, row) else { continue };
             let page = pages.i32(s)[index / PAGE] as usize;
             for h in 0..self.state.spec.n_heads {
+                let v = v.as_ref().map_or(&[][..], |v| v.f32_at([h, row, 0]));
                 // SAFETY: a position belongs to one row of the step, and the row to this chunk.
-                unsafe {
-                    self.state.write(page, index % PAGE, h, k.f32_at([h, row, 0]), v.f32_at([h, row, 0]))
-                };
+                unsafe { self.state.write(page, index % PAGE, h, k.f32_at([h, row, 0]), v) };
             }
         }
     }
@@ -54,7 +54,9 @@ impl Step for KvWrite {
 fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
     let state = cx.pages(op.inputs[0]);
     let args: Args = cx.args(op);
-    let (k, v, seqs, pages) = (args.input(1), args.input(2), args.input(3), args.input(4));
+    let tables = if state.spec.value_in_key { 2 } else { 3 };
+    let (k, v) = (args.input(1), (tables == 3).then(|| args.input(2)));
+    let (seqs, pages) = (args.input(tables), args.input(tables + 1));
     Box::new(KvWrite { state, k, v, seqs, pages })
 }
 
@@ -62,9 +64,8 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
 pub(crate) fn lacks_state(spec: &StateSpec) -> Option<String> {
     use firth_quant::Dtype;
     let StateSpec::Kv(kv) = spec else { return None };
-    let whole = kv.key_dim.is_multiple_of(32) && kv.value_dim.is_multiple_of(32);
+    let whole = kv.key_dim.is_multiple_of(32) && kv.stored_value_dim().is_multiple_of(32);
     match kv.dtype {
-        _ if kv.value_in_key => Some("values that lie in their keys".into()),
         Dtype::F32 | Dtype::F16 => None,
         Dtype::Q8_0 if whole => None,
         _ => Some(format!(

@@ -82,7 +82,7 @@ impl OpDef for Attend {
 
 impl Attend {
     /// One head of one row, in f64.
-    fn one<'a>(
+    pub(super) fn one<'a>(
         &self,
         q: &[f32],
         keys: impl Iterator<Item = (&'a [f32], &'a [f32])>,

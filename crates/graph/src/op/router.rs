@@ -99,7 +99,7 @@ impl OpDef for Router {
             chosen.truncate(self.n_used);
             let mut w: Vec<f64> = chosen.iter().map(|&i| p[i]).collect();
             if self.gating == Gating::SoftmaxOfChosen {
-                w = softmax(&w);
+                w = super::softmax::of(&w);
             }
             let sum = w.iter().sum::<f64>().max(f64::from(MIN_WEIGHT_SUM));
             let by = f64::from(self.scale) / if self.normalise { sum } else { 1.0 };
@@ -125,7 +125,7 @@ impl Router {
         let wide: Vec<f64> = logits.iter().map(|v| f64::from(*v)).collect();
         let each = |kind: super::ActKind| wide.iter().map(|v| kind.exact(*v)).collect::<Vec<f64>>();
         match self.gating {
-            Gating::Softmax => softmax(&wide),
+            Gating::Softmax => super::softmax::of(&wide),
             Gating::Sigmoid => each(super::ActKind::Sigmoid),
             Gating::SoftmaxOfChosen => wide,
             Gating::RootSoftplus => each(super::ActKind::Softplus).iter().map(|v| v.sqrt()).collect(),
@@ -147,10 +147,4 @@ impl Router {
             score[g * width..(g + 1) * width].fill(f64::NEG_INFINITY);
         }
     }
-}
-
-fn softmax(x: &[f64]) -> Vec<f64> {
-    let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let sum: f64 = x.iter().map(|v| (v - max).exp()).sum();
-    x.iter().map(|v| (v - max).exp() / sum).collect()
 }

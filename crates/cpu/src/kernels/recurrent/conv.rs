@@ -7,88 +7,15 @@ use firth_graph::op::Conv;
 use firth_graph::{Op, RingSpec, SegOp, StateSpec};
 use firth_simd::{LANES, Level, Simd, dispatch, math};
 
+use super::ring::{Past, write_rows};
 use super::span::Span;
-use crate::operand::{Cx, Operand, Rows};
+use crate::operand::{Cx, Operand};
 use crate::program::CompileCx;
 use crate::states::Slots;
 use crate::step::{Args, Kernel, Step, Worker, dense_rows};
 
 /// Channels of a chunk.
 const CHANNELS: usize = 64;
-
-/// The rows of a ring's slot, some columns of them. The columns belong to one chunk.
-#[derive(Clone, Copy)]
-pub struct RingColumns {
-    slot: *mut f32,
-    width: usize,
-    rows: usize,
-    first: usize,
-    n: usize,
-}
-
-impl RingColumns {
-    /// Columns `first .. first + n` of a slot.
-    pub fn new(state: &Slots, r: &RingSpec, slot: usize, first: usize, n: usize) -> Self {
-        assert!(first + n <= r.width && r.width * r.rows <= state.words, "columns of a ring");
-        RingColumns { slot: state.slot(slot), width: r.width, rows: r.rows, first, n }
-    }
-
-    fn at(&self, index: usize) -> *mut f32 {
-        self.slot.wrapping_add(index % self.rows * self.width + self.first)
-    }
-
-    /// Its columns of the row of token `index`.
-    ///
-    /// # Safety
-    /// No other thread writes the columns, and no borrow from [`RingColumns::row_mut`] lives.
-    pub unsafe fn row(&self, index: usize) -> &[f32] {
-        // SAFETY: in the slot, by the check in `new`; the rest is the caller's word.
-        unsafe { std::slice::from_raw_parts(self.at(index), self.n) }
-    }
-
-    /// Its columns of the row of token `index`, to write.
-    ///
-    /// # Safety
-    /// No other thread touches the columns, and no other borrow of them lives.
-    #[allow(clippy::mut_from_ref, reason = "columns of a slot are shared out to chunks")]
-    pub unsafe fn row_mut(&self, index: usize) -> &mut [f32] {
-        // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(self.at(index), self.n) }
-    }
-}
-
-/// Writes a step's rows of these columns to the ring, and carries over the others where the slot is another.
-/// `x(r)` is row `r` of the sequence in the step.
-///
-/// # Safety
-/// The columns belong to the calling chunk.
-pub unsafe fn write_ring<'a>(
-    state: &Slots,
-    r: &RingSpec,
-    span: &Span,
-    first: usize,
-    n: usize,
-    x: impl Fn(usize) -> &'a [f32],
-) {
-    let to = RingColumns::new(state, r, span.write, first, n);
-    let from = span.read.filter(|read| *read != span.write);
-    let from = from.map(|read| RingColumns::new(state, r, read, first, n));
-    if span.read != Some(span.write) {
-        for place in 0..r.rows {
-            // SAFETY: two different slots, columns of this chunk.
-            unsafe {
-                match &from {
-                    Some(from) => to.row_mut(place).copy_from_slice(from.row(place)),
-                    None => to.row_mut(place).fill(0.0),
-                }
-            }
-        }
-    }
-    for row in span.n_rows.saturating_sub(r.rows)..span.n_rows {
-        // SAFETY: columns of this chunk.
-        unsafe { to.row_mut(span.first_index + row) }.copy_from_slice(&x(row)[first..first + n]);
-    }
-}
 
 /// One row of a block of channels: `y = act(sum taps w x + bias)`.
 struct Row<'a> {
@@ -152,42 +79,21 @@ impl Step for ConvStep {
         let first = chunk % blocks * CHANNELS;
         let n = CHANNELS.min(self.spec.width - first);
         let x = cx.rows(&self.x);
-        let old = span.read.map(|slot| RingColumns::new(&self.state, &self.spec, slot, first, n));
+        // SAFETY: a block of channels of a sequence is one chunk's; it is written below, after all rows.
+        let past = unsafe { Past::new(&x, &span, &self.state, &self.spec, first, n) };
         for r in 0..span.n_rows {
-            self.row(cx, &x, &span, old.as_ref(), r, first, n);
+            self.row(cx, &past, &span, r, first, n);
         }
-        // SAFETY: a block of channels of a sequence is one chunk's, and the old rows have been read.
-        unsafe {
-            write_ring(&self.state, &self.spec, &span, first, n, |r| row_of(&x, &span, r));
-        }
+        // SAFETY: as above.
+        unsafe { write_rows(&self.state, &self.spec, &span, first, n, &x) };
     }
 }
 
-fn row_of<'a>(x: &'a Rows, span: &Span, r: usize) -> &'a [f32] {
-    x.f32_at([span.first_row + r, 0, 0])
-}
-
 impl ConvStep {
-    #[allow(clippy::too_many_arguments, reason = "the place of one row")]
-    fn row(
-        &self,
-        cx: &Cx,
-        x: &Rows,
-        span: &Span,
-        old: Option<&RingColumns>,
-        r: usize,
-        first: usize,
-        n: usize,
-    ) {
+    fn row(&self, cx: &Cx, past: &Past, span: &Span, r: usize, first: usize, n: usize) {
         let mut taps = [None; MAX_TAPS];
         for (j, tap) in taps[..self.op.kernel].iter_mut().enumerate() {
-            let back = (self.op.kernel - 1 - j) * self.op.dilation;
-            *tap = match (r.checked_sub(back), (span.first_index + r).checked_sub(back)) {
-                (Some(r), _) => Some(&row_of(x, span, r)[first..first + n]),
-                // SAFETY: the columns are this chunk's, and are written only after all rows are done.
-                (None, Some(index)) => old.map(|o| unsafe { o.row(index) }),
-                (None, None) => None,
-            };
+            *tap = past.get(r, (self.op.kernel - 1 - j) * self.op.dilation);
         }
         let bias = self.bias.as_ref().map(|b| cx.rows(b));
         let row = cx.rows(&self.y).element([first, span.first_row + r, 0, 0]);

@@ -8,8 +8,11 @@
 mod conv;
 mod delta;
 mod log;
+mod ngram_rows;
 mod outer;
+mod pool_keys;
 mod prev_row;
+mod ring;
 mod scan;
 mod span;
 
@@ -27,5 +30,12 @@ fn flushes(index: usize) -> bool {
 }
 
 /// All of them.
-pub const KERNELS: [Kernel; 5] =
-    [conv::KERNEL, delta::KERNEL, outer::LINEAR_ATTENTION, prev_row::KERNEL, scan::KERNEL];
+pub const KERNELS: [Kernel; 7] = [
+    conv::KERNEL,
+    delta::KERNEL,
+    ngram_rows::KERNEL,
+    outer::LINEAR_ATTENTION,
+    pool_keys::KERNEL,
+    prev_row::KERNEL,
+    scan::KERNEL,
+];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use firth_graph::{RingSpec, SegOp, StateSpec};
 
-use super::conv::{RingColumns, write_ring};
+use super::ring::{Past, write_rows};
 use super::span::Span;
 use crate::operand::{Cx, Operand};
 use crate::program::CompileCx;
@@ -35,26 +35,19 @@ impl Step for PrevRowStep {
         let first = chunk % blocks * COLUMNS;
         let n = COLUMNS.min(self.spec.width - first);
         let (x, y) = (cx.rows(&self.x), cx.rows(&self.y));
+        // SAFETY: a block of columns of a sequence is one chunk's; it is written below, after the old row was read.
+        let past = unsafe { Past::new(&x, &span, &self.state, &self.spec, first, n) };
         for r in 0..span.n_rows {
             let to = y.element([first, span.first_row + r, 0, 0]).cast::<f32>();
             // SAFETY: these columns of the row are this chunk's.
             let to = unsafe { std::slice::from_raw_parts_mut(to, n) };
-            match (r.checked_sub(1), span.first_index.checked_sub(1), span.read) {
-                (Some(before), ..) => {
-                    to.copy_from_slice(&x.f32_at([span.first_row + before, 0, 0])[first..first + n]);
-                }
-                (None, Some(index), Some(slot)) => {
-                    let ring = RingColumns::new(&self.state, &self.spec, slot, first, n);
-                    // SAFETY: the columns are this chunk's and are written only below.
-                    to.copy_from_slice(unsafe { ring.row(index) });
-                }
-                _ => to.fill(0.0),
+            match past.get(r, 1) {
+                Some(before) => to.copy_from_slice(before),
+                None => to.fill(0.0),
             }
         }
-        // SAFETY: a block of columns of a sequence is one chunk's, and the old row has been read.
-        unsafe {
-            write_ring(&self.state, &self.spec, &span, first, n, |r| x.f32_at([span.first_row + r, 0, 0]));
-        }
+        // SAFETY: as above.
+        unsafe { write_rows(&self.state, &self.spec, &span, first, n, &x) };
     }
 }
 

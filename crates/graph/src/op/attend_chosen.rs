@@ -1,0 +1,83 @@
+//! Attention over chosen keys.
+
+use super::{Attend, OpDef, exactly, expect_shape, i32s, state};
+use crate::graph::{Graph, ShapeError, Type};
+use crate::reference::RefCall;
+use crate::shape::{Shape, Sym};
+use crate::state::{PAGE, seq_table};
+
+/// [`Attend`] over the tokens of chosen pools, and of the pool that is not complete.
+///
+/// Pool `p` are the tokens of index `ratio p .. ratio (p + 1)`. With `tail` the tokens behind the last complete pool at or
+/// before the row are visible too, the row itself among them.
+///
+/// Shapes: `state`, `q: [key_dim, heads, T]` f32, `chosen: [n, T]` i32 (pool numbers ascending, then -1: what
+/// [`super::TopKSelect`] writes), `seqs: [4, S]`, `pages: [max_pages, S]` i32; `y: [value_dim, heads, T]` f32. A row that sees
+/// no key is zero.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttendChosen {
+    /// Factor of the products.
+    pub scale: f32,
+    /// Tokens of a pool.
+    pub ratio: usize,
+    /// Whether the tokens of the incomplete pool are visible.
+    pub tail: bool,
+}
+
+impl AttendChosen {
+    /// Indexes of the incomplete pool's visible tokens, for the token of index `index`.
+    pub fn tail_of(&self, index: usize) -> std::ops::Range<usize> {
+        let first = (index + 1) / self.ratio * self.ratio;
+        if self.tail { first..index + 1 } else { first..first }
+    }
+}
+
+impl OpDef for AttendChosen {
+    const NAME: &'static str = "attend_chosen";
+    const TOLERANCE: f64 = 1e-10;
+
+    fn infer(&self, inputs: &[Type], g: &Graph) -> Result<Vec<Type>, ShapeError> {
+        let [kv, q, _, seqs, pages] = exactly(inputs)?;
+        state(inputs, 0)?;
+        let chosen = i32s(inputs, 2)?;
+        let n = chosen.shape.constant(0).unwrap_or(0);
+        expect_shape(2, chosen.shape, Shape::new([n.into(), Sym::T.into()]))?;
+        if self.ratio == 0 {
+            return Err(ShapeError::Param("pools of no token".into()));
+        }
+        self.plain().infer(&[*kv, *q, *seqs, *pages], g)
+    }
+
+    fn reference(&self, call: &mut RefCall) {
+        let [_, q, chosen, seqs, pages] = &call.inputs[..] else { unreachable!("inferred") };
+        let state = call.state.as_deref().expect("a state op has a state");
+        let group = q.dims[1] / state.kv().n_heads;
+        for (s, table) in seqs.i.chunks_exact(seq_table::WIDTH).enumerate() {
+            for r in 0..table[seq_table::N_ROWS] as usize {
+                let (index, row) =
+                    (table[seq_table::FIRST_INDEX] as usize + r, table[seq_table::FIRST_ROW] as usize + r);
+                let pools = chosen.i[row * chosen.dims[0]..(row + 1) * chosen.dims[0]].iter();
+                let pools = pools.filter(|p| **p >= 0).map(|p| *p as usize * self.ratio);
+                let visible: Vec<usize> =
+                    pools.flat_map(|first| first..first + self.ratio).chain(self.tail_of(index)).collect();
+                for h in 0..q.dims[1] {
+                    let keys = visible.iter().map(|&j| {
+                        let page = pages.i[s * pages.dims[0] + j / PAGE];
+                        state.read(page, j % PAGE, h / group)
+                    });
+                    let y = call.outputs[0].row_mut(row * q.dims[1] + h);
+                    if !visible.is_empty() {
+                        self.plain().one(q.row(row * q.dims[1] + h), keys, None, y);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl AttendChosen {
+    /// The same attention over all keys.
+    fn plain(&self) -> Attend {
+        Attend { scale: self.scale, softcap: 0.0, window: None }
+    }
+}
