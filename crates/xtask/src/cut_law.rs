@@ -135,19 +135,19 @@ fn fast(levels: &[Level]) -> Vec<Level> {
     if fast.is_empty() { levels.to_vec() } else { fast }
 }
 
-/// The tiny models and fixtures at every level, then the real models at every level but the plainest.
+/// The tiny models and fixtures at every level, a little past a page, then the real models at every level but the plainest.
 fn subjects() -> Result<Vec<Subject>> {
     let Some(shared) = fixture::shared() else { bail!("there are no models to run") };
     let all: Vec<Level> = Level::available().collect();
     let mut out = Vec::new();
     for (name, file) in tiny(&shared.join("fixtures/tiny"))? {
-        out.push(Subject { name, file, n: 200, mixed: 90, levels: all.clone() });
+        out.push(Subject { name, file, n: 70, mixed: 90, levels: all.clone() });
     }
     for folder in ["arch", "arch-route"] {
         for name in FIXTURES {
             let file = fixture::read(&shared.join("fixtures").join(folder), name).file;
             let name = format!("{folder}/{name}");
-            out.push(Subject { name, file, n: 100, mixed: 90, levels: all.clone() });
+            out.push(Subject { name, file, n: 70, mixed: 90, levels: all.clone() });
         }
     }
     let levels: Vec<Level> = all.into_iter().filter(|l| *l != Level::Scalar).rev().collect();
