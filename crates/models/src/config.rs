@@ -217,22 +217,47 @@ pub fn windows(
     size: Option<usize>,
     period: usize,
 ) -> Result<Vec<Option<usize>>, ModelError> {
+    windows_by(w, n_layers, size, period, |i, period| period == 0 || i % period < period - 1)
+}
+
+/// As [`windows`], where the first layer of a period has none.
+pub fn windows_but_first(
+    w: &Weights,
+    n_layers: usize,
+    size: Option<usize>,
+    period: usize,
+) -> Result<Vec<Option<usize>>, ModelError> {
+    windows_by(w, n_layers, size, period, |i, period| period == 0 || i % period != 0)
+}
+
+fn windows_by(
+    w: &Weights,
+    n_layers: usize,
+    size: Option<usize>,
+    period: usize,
+    on: impl Fn(usize, usize) -> bool,
+) -> Result<Vec<Option<usize>>, ModelError> {
     let size = optional(w, "attention.sliding_window", size.unwrap_or(0), u32::MAX as usize)?;
     if size == 0 {
         return Ok(vec![None; n_layers]);
     }
-    let key = w.key("attention.sliding_window_pattern");
-    let windowed: Vec<bool> = match w.metadata().get(&key) {
-        Some(Value::Array(_)) => {
-            let flags = w.metadata().i32s(&key)?.unwrap_or_default();
-            (0..n_layers).map(|i| flags.get(i).is_some_and(|f| *f != 0)).collect()
-        }
-        _ => {
-            let period = optional(w, "attention.sliding_window_pattern", period, u32::MAX as usize)?;
-            (0..n_layers).map(|i| period == 0 || i % period < period - 1).collect()
+    let name = "attention.sliding_window_pattern";
+    let windowed: Vec<bool> = match flags_of_array(w, name, n_layers)? {
+        Some(flags) => flags,
+        None => {
+            let period = optional(w, name, period, u32::MAX as usize)?;
+            (0..n_layers).map(|i| on(i, period)).collect()
         }
     };
     Ok(windowed.into_iter().map(|on| on.then_some(size)).collect())
+}
+
+/// A flag for each of `n` layers, false beyond the array; `None` where the key is absent or no array.
+pub fn flags_of_array(w: &Weights, name: &str, n: usize) -> Result<Option<Vec<bool>>, ModelError> {
+    let key = w.key(name);
+    let Some(Value::Array(_)) = w.metadata().get(&key) else { return Ok(None) };
+    let flags = w.metadata().i32s(&key)?.unwrap_or_default();
+    Ok(Some((0..n).map(|i| flags.get(i).is_some_and(|f| *f != 0)).collect()))
 }
 
 fn per_layer(w: &Weights, name: &str, n: usize) -> Result<Option<Vec<usize>>, ModelError> {

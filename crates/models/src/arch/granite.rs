@@ -29,17 +29,17 @@ pub const HYBRID: Arch = Arch {
 pub const MINICPM: Arch = Arch { name: "minicpm", load: |w| model(w, &Factors::minicpm(w)?, true, None) };
 
 /// What embedding, residuals and scores are multiplied by, and logits divided; 0 for nothing.
-struct Factors {
-    embedding: f32,
-    residual: f32,
-    scores: f32,
-    logits: f32,
+pub(super) struct Factors {
+    pub(super) embedding: f32,
+    pub(super) residual: f32,
+    pub(super) scores: f32,
+    pub(super) logits: f32,
     /// Width of the shared expert, 0 for none.
-    shared: usize,
+    pub(super) shared: usize,
 }
 
 impl Factors {
-    fn read(w: &Weights) -> Result<Self, ModelError> {
+    pub(super) fn read(w: &Weights) -> Result<Self, ModelError> {
         let factor = |name: &str| Ok::<_, ModelError>(config::float(w, name, 0.0)? as f32);
         Ok(Factors {
             embedding: factor("embedding_scale")?,
@@ -64,6 +64,11 @@ impl Factors {
     }
 }
 
+/// A factor that is 1 where the file says 0.
+pub(super) fn or_one(f: f32) -> f32 {
+    if f == 0.0 { 1.0 } else { f }
+}
+
 /// Whether there is rope.
 fn switch(w: &Weights) -> Result<bool, ModelError> {
     Ok(w.metadata().bool(&w.key("rope.scaling.finetuned"))?.unwrap_or(true))
@@ -72,7 +77,6 @@ fn switch(w: &Weights) -> Result<bool, ModelError> {
 fn model(w: &Weights, f: &Factors, turned: bool, mamba: Option<MambaShape>) -> Loaded {
     let c = Config::read(w, NormKind::Rms)?;
     let rope = Rope::new(&c, RopePairs::Adjacent).factors(w);
-    let or_one = |f: f32| if f == 0.0 { 1.0 } else { f };
     let mut decoder = Decoder::new(w, &c, |l| {
         let mixer: Box<dyn Block> = match mamba.filter(|_| c.kv_heads[l.i] == 0) {
             Some(shape) => Box::new(Mamba2::new(l, shape)),

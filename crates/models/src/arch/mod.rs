@@ -1,8 +1,12 @@
 //! One file per architecture.
 
+pub mod afmoe;
+pub mod arctic;
 pub mod bailingmoe3;
 pub mod classic;
+pub mod cohere2moe;
 pub mod command_r;
+pub mod dbrx;
 pub mod deepseek;
 pub mod deepseek2;
 pub mod exaone4;
@@ -10,13 +14,19 @@ pub mod falcon_h1;
 pub mod gemma;
 pub mod gemma3;
 pub mod glm4;
+pub mod gpt_oss;
 pub mod granite;
+pub mod granite_swa;
+pub mod grok;
 pub mod hunyuan;
 pub mod jamba;
 pub mod kimi_linear;
+pub mod laguna;
 pub mod lfm2;
 pub mod llama;
 pub mod mamba;
+pub mod maple;
+pub mod mimo2;
 pub mod minimax01;
 pub mod mistral3;
 pub mod nemotron_h;

@@ -130,6 +130,8 @@ pub struct Attention {
     pub shape: AttentionShape,
     /// Projections.
     pub qkv: Qkv,
+    /// Bound of what the projections make, 0 for none.
+    pub clamp: f32,
     /// Norms of queries and keys.
     pub qk_norm: Option<QkNorm>,
     /// Rotation; none where positions play no part.
@@ -161,6 +163,7 @@ impl Attention {
         Attention {
             shape,
             qkv: Qkv::new(&l.mixer, shape.width, rows),
+            clamp: 0.0,
             qk_norm: None,
             rope: None,
             temperature: None,
@@ -182,6 +185,14 @@ impl Attention {
     pub fn rope(mut self, rope: &Rope) -> Self {
         self.rope = Some(rope.clone());
         self
+    }
+
+    /// Rows within the bound.
+    fn clamped(&self, g: &mut Graph, x: Node) -> Node {
+        match self.clamp {
+            0.0 => x,
+            c => g.push(op::Clamp { low: -c, high: c }, &[x]),
+        }
     }
 
     /// Keys `[key_dim, kv_heads, T]`, normed and turned, and values `[value_dim, kv_heads, T]`.
@@ -212,7 +223,7 @@ impl Attention {
 
 impl Block for Attention {
     fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
-        let [q, k, v] = self.qkv.apply(g, x);
+        let [q, k, v] = self.qkv.apply(g, x).map(|y| self.clamped(g, y));
         let (q, gate) = self.gate.split(g, x, q, &self.shape);
         let mut q = self.placed(g, q, 0, step);
         if let Some(temperature) = &self.temperature {
@@ -231,7 +242,7 @@ impl Block for Attention {
 
 impl Mixer for Attention {
     fn remember(&self, g: &mut Graph, x: Node, step: &StepNodes) {
-        let [k, v] = self.qkv.keys_and_values(g, x);
+        let [k, v] = self.qkv.keys_and_values(g, x).map(|y| self.clamped(g, y));
         let [k, v] = self.keys_and_values(g, k, v, step);
         self.cache.write(g, step, (k, Some(v)));
     }

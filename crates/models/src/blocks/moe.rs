@@ -6,11 +6,38 @@ use crate::StepNodes;
 use crate::blocks::{Block, First, Glu, Layer, Linear, Mlp, Place, Route, Sum};
 use crate::weights::Tensor;
 
+/// Matrices of experts, and their biases.
+#[derive(Clone, Debug)]
+struct Stack {
+    weight: Tensor,
+    bias: Option<Tensor>,
+}
+
+impl Stack {
+    /// `name.weight {n_in, n_out, E}` and, where the file has it, `name.bias {n_out, E}`.
+    fn new(p: &Place, name: &str, n_in: usize, n_out: usize, n: usize) -> Self {
+        let bias = format!("{name}.bias");
+        Stack {
+            weight: p.matrix(name, &[n_in, n_out, n]),
+            bias: p.has(&bias).then(|| p.table(&bias, &[n_out, n])),
+        }
+    }
+
+    fn apply(&self, g: &mut Graph, x: Node, ids: Node) -> Node {
+        let weight = self.weight.node(g);
+        let y = g.push(op::MatMulExperts, &[weight, x, ids]);
+        let Some(bias) = &self.bias else { return y };
+        let bias = bias.node(g);
+        let bias = g.push(op::RowSelect, &[bias, ids]);
+        g.push(op::Add, &[y, bias])
+    }
+}
+
 /// The weights of experts, `{n_in, hidden, E}` and `{hidden, n_in, E}`.
 #[derive(Clone, Debug)]
 pub struct Experts {
-    first: First<Tensor>,
-    down: Tensor,
+    first: First<Stack>,
+    down: Stack,
     glu: Glu,
 }
 
@@ -18,27 +45,33 @@ impl Experts {
     /// `ffn_up_exps`, `ffn_down_exps` and, where the file has them, `ffn_gate_exps`; or `ffn_gate_up_exps`.
     /// Without gates the activation is that of `up` alone.
     pub fn new(p: &Place, n: usize, width: usize, hidden: usize, glu: impl Into<Glu>) -> Self {
-        let up = |name: &str, rows| p.matrix(name, &[width, rows, n]);
+        Experts::named(p, "exps", n, width, hidden, glu)
+    }
+
+    /// As [`Experts::new`], where names end in `suffix`.
+    pub fn named(
+        p: &Place,
+        suffix: &str,
+        n: usize,
+        width: usize,
+        hidden: usize,
+        glu: impl Into<Glu>,
+    ) -> Self {
+        let up = |name: &str, rows| Stack::new(p, &format!("{name}_{suffix}"), width, rows, n);
+        let has = |name: &str| p.has(&format!("{name}_{suffix}.weight"));
         let first = match () {
-            () if p.has("ffn_gate_up_exps.weight") => {
-                First::Merged(up("ffn_gate_up_exps", 2 * hidden), hidden)
-            }
-            () if p.has("ffn_gate_exps.weight") => {
-                First::Gated(Box::new([up("ffn_gate_exps", hidden), up("ffn_up_exps", hidden)]))
-            }
-            () => First::Plain(up("ffn_up_exps", hidden)),
+            () if has("ffn_gate_up") => First::Merged(up("ffn_gate_up", 2 * hidden), hidden),
+            () if has("ffn_gate") => First::Gated(Box::new([up("ffn_gate", hidden), up("ffn_up", hidden)])),
+            () => First::Plain(up("ffn_up", hidden)),
         };
-        Experts { first, down: p.matrix("ffn_down_exps", &[hidden, width, n]), glu: glu.into() }
+        let down = Stack::new(p, &format!("ffn_down_{suffix}"), hidden, width, n);
+        Experts { first, down, glu: glu.into() }
     }
 
     /// `x: [n_in, U or 1, T]`, `ids: [U, T]` to `[n_in, U, T]`.
     pub fn apply(&self, g: &mut Graph, x: Node, ids: Node) -> Node {
-        let product = |g: &mut Graph, t: &Tensor, x: Node| {
-            let w = t.node(g);
-            g.push(op::MatMulExperts, &[w, x, ids])
-        };
-        let h = self.first.apply(g, self.glu, |g, w| product(g, w, x));
-        product(g, &self.down, h)
+        let h = self.first.apply(g, self.glu, |g, stack| stack.apply(g, x, ids));
+        self.down.apply(g, h, ids)
     }
 }
 
