@@ -1,0 +1,125 @@
+//! A GPU as a device.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use firth_graph::*;
+
+use crate::adapter::{self, AdapterSummary, OpenError};
+use crate::kernels;
+use crate::program::GpuProgram;
+use crate::shared::Shared;
+use crate::states::{self, State};
+use crate::store;
+
+/// Settings of a GPU device.
+#[derive(Clone, Debug, Default)]
+pub struct GpuOptions {
+    /// Number of the adapter, as [`crate::adapters`] lists them.
+    pub adapter: usize,
+    /// Whether the device is made with the limits that every adapter has.
+    pub base_limits: bool,
+    /// Whether loops stay loops in kernels, for the sake of the driver's compiler; on adapters that are CPUs when
+    /// `None`. The bits are the same.
+    pub compact: Option<bool>,
+    /// Ops that the device says it lacks: for tests of placement.
+    pub without: Vec<&'static str>,
+    /// Bytes that weights, states and scratch may take together; no limit but the adapter's when `None`.
+    pub max_bytes: Option<u64>,
+}
+
+/// A GPU.
+pub struct GpuDevice {
+    info: DeviceInfo,
+    shared: Arc<Shared>,
+    without: Vec<&'static str>,
+    adapter: AdapterSummary,
+}
+
+impl GpuDevice {
+    /// Opens an adapter.
+    ///
+    /// # Errors
+    /// No adapter, none of that number, or one that gives no device.
+    pub fn new(options: GpuOptions) -> Result<Self, OpenError> {
+        let conn = adapter::open(options.adapter, options.base_limits)?;
+        let adapter = conn.summary.clone();
+        let info = DeviceInfo {
+            name: format!("gpu:{}", options.adapter),
+            description: format!("{} ({})", adapter.name, adapter.driver),
+            free_bytes: options.max_bytes,
+            shares_host_memory: false,
+        };
+        let compact = options.compact.unwrap_or(adapter.is_cpu);
+        let shared = Arc::new(Shared::new(conn, info.name.clone(), compact, options.max_bytes));
+        Ok(GpuDevice { info, shared, without: options.without, adapter })
+    }
+
+    /// The adapter.
+    pub fn adapter(&self) -> &AdapterSummary {
+        &self.adapter
+    }
+
+    /// Bytes of all buffers.
+    pub fn held_bytes(&self) -> u64 {
+        self.shared.held_bytes()
+    }
+}
+
+impl Device for GpuDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn supports(&self, op: &Op, inputs: &[Type]) -> bool {
+        !self.without.contains(&op.name()) && kernels::find(op, inputs).is_some()
+    }
+
+    fn weight_bytes(&self, w: &WeightSpec) -> u64 {
+        store::weight_bytes(w)
+    }
+
+    fn load(
+        &self,
+        w: &WeightSpec,
+        src: &dyn WeightBytes,
+        on: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<WeightId, LoadError> {
+        if w.uses.contains(&Use::Elements) && w.uses.len() > 1 {
+            let reason = format!("weight `{}` is read by element as well as for {:?}", w.name, w.uses);
+            return Err(LoadError::Device { device: self.info.name.clone(), reason });
+        }
+        store::load(&self.shared, w, src, on).map(|w| self.shared.add_weight(w))
+    }
+
+    fn state(&self, spec: &StateSpec, n: usize) -> Result<StateId, LoadError> {
+        if let StateSpec::Kv(kv) = spec
+            && !states::is_supported(kv)
+        {
+            let reason = format!(
+                "keys and values of type {} with heads of {} and {}: the GPU keeps F32, F16, and Q8_0 where heads are multiples of 32",
+                kv.dtype.name(),
+                kv.key_dim,
+                kv.value_dim
+            );
+            return Err(LoadError::Device { device: self.info.name.clone(), reason });
+        }
+        State::new(&self.shared, spec, n).map(|s| self.shared.add_state(s))
+    }
+
+    fn copy_page(&self, state: StateId, from: usize, to: usize, _rows: usize) -> Result<(), Lost> {
+        self.shared.state(state).copy(&self.shared, from, to)
+    }
+
+    fn read_page(&self, state: StateId, page: usize, out: &mut [u8]) -> Result<(), Lost> {
+        self.shared.state(state).read(&self.shared, page, out)
+    }
+
+    fn write_page(&self, state: StateId, page: usize, bytes: &[u8]) -> Result<(), Lost> {
+        self.shared.state(state).write(&self.shared, page, bytes)
+    }
+
+    fn compile(&self, segment: &Segment) -> Result<Box<dyn Program>, LoadError> {
+        Ok(Box::new(GpuProgram::new(segment, self.shared.clone())?))
+    }
+}

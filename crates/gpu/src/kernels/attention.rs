@@ -1,0 +1,318 @@
+//! Keys and values to their pages, and attention over them.
+
+use firth_graph::{LoadError, Op, SegOp, Type};
+use firth_quant::Dtype;
+
+use super::{Kernel, words};
+use crate::compile::{self, CompileCx, linear};
+use crate::module::MATH;
+use crate::states::{KvLayout, Pool};
+
+const PAGES: &str = include_str!("../wgsl/pages.wgsl");
+const WRITE: &str = include_str!("../wgsl/kv_write.wgsl");
+const WORDS: &str = include_str!("../wgsl/kv_words.wgsl");
+const BLOCKS: &str = include_str!("../wgsl/kv_blocks.wgsl");
+const ATTEND: &str = include_str!("../wgsl/attend.wgsl");
+
+pub(super) const KERNELS: [Kernel; 2] = [
+    Kernel { op: "kv_write", supports: words, compile: kv_write },
+    Kernel { op: "attend", supports: attends, compile: attend },
+];
+
+/// The state's width is not known here; queries of more would not fit workgroup memory beside the rest.
+const MAX_KEY_DIM: usize = 2048;
+
+fn attends(op: &Op, inputs: &[Type]) -> bool {
+    let narrow = |t: &Type| t.layout().is_some_and(|l| l.shape.constant(0).is_some_and(|d| d <= MAX_KEY_DIM));
+    words(op, inputs) && narrow(&inputs[1])
+}
+
+/// Functions that reach the pages through as many buffers as they take.
+pub(super) fn access(s: &Pool, write: bool) -> String {
+    let (per, words) = (s.per_buffer, s.words);
+    let cases = |line: &dyn Fn(usize) -> String| match s.buffers.len() {
+        1 => line(0),
+        n => {
+            let each: String = (1..n).map(|i| format!("case {i}u: {{ {} }}\n", line(i))).collect();
+            format!("switch (page / {per}u) {{\n{each}default: {{ {} }}\n}}", line(0))
+        }
+    };
+    // The kernel's own buffers start behind those of operands: $BUF0, $BUF1 and so on are their numbers.
+    let at = format!("let at = (page % {per}u) * {words}u + a;");
+    if write {
+        let line = |i: usize| format!("$BUF{i}[at] = v;");
+        format!("fn page_put(page: u32, a: u32, v: u32) {{\n{at}\n{}\n}}\n", cases(&line))
+    } else {
+        let line = |i: usize| format!("return $BUF{i}[at];");
+        format!("fn page_ld(page: u32, a: u32) -> u32 {{\n{at}\n{}\n}}\n", cases(&line))
+    }
+}
+
+/// Buffers of a state, and the names of them in texts when operands have `before` buffers of their own.
+pub(super) fn buffers(s: &Pool, write: bool) -> Vec<(wgpu::Buffer, bool)> {
+    s.buffers.iter().map(|b| (b.clone(), write)).collect()
+}
+
+pub(super) fn named(text: &str, s: &Pool, before: usize) -> String {
+    (0..s.buffers.len())
+        .rev()
+        .fold(text.to_string(), |t, i| t.replace(&format!("$BUF{i}"), &format!("buf{}", before + i)))
+}
+
+/// Sizes of a page, and which operands are the tables.
+fn layout_names(s: &KvLayout, seqs: usize) -> Vec<(&'static str, String)> {
+    let (k, v) = (s.key(), s.value());
+    let numbers = [
+        ("K_WORDS", k.elements),
+        ("K_SCALES", k.scales),
+        ("V_WORDS", v.elements),
+        ("V_SCALES", v.scales),
+        ("SEQS", seqs),
+        ("PAGES", seqs + 1),
+    ];
+    numbers.map(|(n, v)| (n, v.to_string())).to_vec()
+}
+
+/// Buffers of operands that are weights.
+pub(super) fn weights(cx: &CompileCx, operands: &[usize]) -> usize {
+    operands.iter().filter(|v| cx.weight(**v).is_some()).count()
+}
+
+fn kv_write(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
+    let state = cx.state(op.inputs[0]);
+    let (s, pool) = (state.kv(), &state.pool);
+    let operands = &op.inputs[1..];
+    let seqs = operands.len() - 2;
+    let in_key = s.0.value_in_key;
+    let encode = |o: usize| match s.0.dtype {
+        Dtype::F32 => {
+            format!("fn encode{o}(x: u32, s: u32, u: u32, n: u32) -> u32 {{ return ld{o}(x + u * s); }}\n")
+        }
+        // The half behind an odd row is filled with zero.
+        _ => format!(
+            "fn encode{o}(x: u32, s: u32, u: u32, n: u32) -> u32 {{\n\
+             let hi = select(0u, to_half(lf{o}(x + min(2u * u + 1u, n - 1u) * s)), 2u * u + 1u < n);\n\
+             return to_half(lf{o}(x + 2u * u * s)) | (hi << 16u);\n}}\n"
+        ),
+    };
+    let mut body = access(pool, true);
+    let (k, v) = (s.key(), s.value());
+    let (k_units, v_units) = match s.0.dtype {
+        Dtype::Q8_0 => {
+            body += BLOCKS;
+            (k.scales, v.scales)
+        }
+        _ => {
+            body += &(encode(0) + &encode(1) + WORDS);
+            (k.elements, v.elements)
+        }
+    };
+    let body = named(&body, pool, weights(cx, operands));
+    let values = "
+    let values = base(1u) + h * s1(1u) + r * s2(1u);
+    put_value(page, head, pos, unit - $K_UNITSu, values, s0(1u), n0(1u));";
+    let mut names = vec![
+        ("ENCODE", body),
+        ("VALUES", if in_key { String::new() } else { values.into() }),
+        ("UNITS", (k_units + v_units).to_string()),
+        ("K_UNITS", k_units.to_string()),
+    ];
+    names.extend(layout_names(&s, seqs));
+    let shape = cx.layout(operands[0]).shape;
+    let units = k_units + v_units;
+    cx.push(compile::Kernel {
+        name: "kv_write",
+        operands,
+        scalars: &[],
+        buffers: buffers(pool, true),
+        parts: &[PAGES, WRITE],
+        values: names,
+        groups: Box::new(move |x| {
+            let d = shape.dims(x);
+            linear((d[1] * d[2] * units).div_ceil(64))
+        }),
+    })
+}
+
+/// Texts that read the elements of a word `w` and the scale of element `e` of a row.
+struct Row {
+    dtype: Dtype,
+}
+
+impl Row {
+    /// Elements of a word.
+    fn per_word(&self) -> usize {
+        match self.dtype {
+            Dtype::F32 => 1,
+            Dtype::F16 => 2,
+            _ => 4,
+        }
+    }
+
+    /// Element `e` of word `w`, without its scale.
+    fn element(&self, w: &str, e: usize) -> String {
+        match self.dtype {
+            Dtype::F32 => format!("bitcast<f32>({w})"),
+            Dtype::F16 => format!("half_{}({w})", if e == 0 { "lo" } else { "hi" }),
+            _ => format!("f32(bitcast<i32>({w} << {}u) >> 24u)", 24 - 8 * e),
+        }
+    }
+}
+
+/// The chain of a key's products, ascending.
+fn dot(dtype: Dtype, key_dim: usize) -> String {
+    let row = Row { dtype };
+    let n = row.per_word();
+    match dtype {
+        Dtype::Q8_0 => {
+            let each: String = (0..4)
+                .map(|e| format!("s = fma(q[w * 4u + {e}u], {} * d, s);\n", row.element("word", e)))
+                .collect();
+            format!(
+                "for (var b = 0u; b < rt({}u); b += 1u) {{\n\
+                 let d = half_of_word(page_ld(page, keys + (K_WORDS + b / 2u) * 64u), b);\n\
+                 for (var w = b * 8u; w < b * 8u + rt(8u); w += 1u) {{\n\
+                 let word = page_ld(page, keys + w * 64u);\n{each}}}\n}}",
+                key_dim / 32
+            )
+        }
+        _ => {
+            let full = key_dim / n;
+            let each: String = (0..n)
+                .map(|e| format!("s = fma(q[w * {n}u + {e}u], {}, s);\n", row.element("word", e)))
+                .collect();
+            let tail = if key_dim.is_multiple_of(n) {
+                String::new()
+            } else {
+                let word = format!("page_ld(page, keys + {full}u * 64u)");
+                format!("s = fma(q[{}], {}, s);\n", full * n, row.element(&word, 0))
+            };
+            format!(
+                "for (var w = 0u; w < rt({full}u); w += 1u) {{\n\
+                 let word = page_ld(page, keys + w * 64u);\n{each}}}\n{tail}"
+            )
+        }
+    }
+}
+
+/// Lines for each word of a value that an invocation has, and each element of it.
+struct Values {
+    row: Row,
+    /// Words of a value.
+    words: usize,
+    value_dim: usize,
+    in_key: bool,
+}
+
+impl Values {
+    fn lines(&self, line: impl Fn(usize, usize) -> String) -> String {
+        let n = self.words.div_ceil(64);
+        (0..n)
+            .flat_map(|v| (0..self.row.per_word()).map(move |e| (v, e)))
+            .map(|(v, e)| line(v, e) + "\n")
+            .collect()
+    }
+
+    /// The word `v` of position `p`, and its scale.
+    fn load(&self, v: usize) -> String {
+        let w = format!("let i{v} = min(l + {}u, {}u);\n", v * 64, self.words - 1);
+        let at = match self.in_key {
+            true => format!("head + i{v} * 64u + p"),
+            false => format!("head + (K_WORDS + K_SCALES) * 64u + p * V_WORDS + i{v}"),
+        };
+        let scale = match (self.row.dtype, self.in_key) {
+            (Dtype::Q8_0, true) => format!(
+                "let d{v} = half_of_word(page_ld(page, head + (K_WORDS + i{v} / 16u) * 64u + p), i{v} / 8u);\n"
+            ),
+            (Dtype::Q8_0, false) => format!(
+                "let d{v} = half_of_word(page_ld(page, head + (K_WORDS + K_SCALES + V_WORDS) * 64u + p * V_SCALES + i{v} / 16u), i{v} / 8u);\n"
+            ),
+            _ => String::new(),
+        };
+        format!("{w}let word{v} = page_ld(page, {at});\n{scale}")
+    }
+
+    fn value(&self) -> String {
+        let loads: String = (0..self.words.div_ceil(64)).map(|v| self.load(v)).collect();
+        let scale = |v: usize| if self.row.dtype == Dtype::Q8_0 { format!(" * d{v}") } else { String::new() };
+        loads
+            + &self.lines(|v, e| {
+                format!(
+                    "b{v}_{e} = fma(w, {}{}, b{v}_{e});",
+                    self.row.element(&format!("word{v}"), e),
+                    scale(v)
+                )
+            })
+    }
+
+    fn store(&self) -> String {
+        let n = self.row.per_word();
+        self.lines(|v, e| {
+            let i = format!("(l + {}u) * {n}u + {e}u", v * 64);
+            format!("if ({i} < {}u) {{ arena[y + {i}] = bitcast<u32>(o{v}_{e} * inv); }}", self.value_dim)
+        })
+    }
+}
+
+const HALF: &str = "fn half_of_word(w: u32, b: u32) -> f32 { return half_lo(w >> (16u * (b & 1u))); }\n";
+
+const SINK: &str = "
+    let sink = lf3(base(3u) + h * s0(3u)) * LOG2_E;
+    let top = select(m, sink, !(sink <= m));
+    let a = exp2_(m - top);
+    sum = fma(sum, a, exp2_(sink - top));
+";
+
+fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
+    let Op::Attend(a) = &op.op else { unreachable!("the op attends") };
+    let state = cx.state(op.inputs[0]);
+    let (s, pool) = (state.kv(), &state.pool);
+    let (dtype, spec) = (s.0.dtype, s.0);
+    let mut operands = op.inputs[1..].to_vec();
+    operands.extend(&op.results);
+    let y = operands.len() - 1;
+    let per_word = Row { dtype }.per_word();
+    let values = Values {
+        row: Row { dtype },
+        words: spec.value_dim.div_ceil(per_word),
+        value_dim: spec.value_dim,
+        in_key: spec.value_in_key,
+    };
+    let sinks = y == 4;
+    let sink = if sinks {
+        SINK.to_string() + &values.lines(|v, e| format!("o{v}_{e} *= a;"))
+    } else {
+        String::new()
+    };
+    let heads = cx.layout(operands[0]).shape.constant(1).expect("heads are a constant");
+    let mut names = vec![
+        ("DOT", dot(dtype, spec.key_dim)),
+        ("INIT", values.lines(|v, e| format!("var o{v}_{e} = 0.0;"))),
+        ("BLOCK", values.lines(|v, e| format!("var b{v}_{e} = 0.0;"))),
+        ("MERGE", values.lines(|v, e| format!("o{v}_{e} = fma(b{v}_{e}, b, o{v}_{e} * a);"))),
+        ("SINK", sink),
+        ("STORE", values.store()),
+        ("VALUE_DIM", spec.value_dim.to_string()),
+        ("VALUE", values.value()),
+        ("KEY_DIM", spec.key_dim.to_string()),
+    ];
+    names.extend(layout_names(&s, 1));
+    names.push(("Y", y.to_string()));
+    let access = named(&access(pool, false), pool, weights(cx, &operands));
+    // Without a cap, scores are made in units of log2 e at once.
+    let factor = if a.softcap > 0.0 { a.scale } else { a.scale * std::f32::consts::LOG2_E };
+    let group = (heads / spec.n_heads) as u32;
+    let shape = cx.layout(operands[0]).shape;
+    cx.push(compile::Kernel {
+        name: "attend",
+        operands: &operands,
+        scalars: &[factor.to_bits(), a.softcap.to_bits(), a.window.unwrap_or(0) as u32, group],
+        buffers: buffers(pool, false),
+        parts: &[MATH, PAGES, HALF, &access, ATTEND],
+        values: names,
+        groups: Box::new(move |x| {
+            let d = shape.dims(x);
+            linear(d[1] * d[2])
+        }),
+    })
+}

@@ -1,0 +1,224 @@
+//! Products with weights, by token and by expert, and rows of tables.
+
+use std::sync::Arc;
+
+use firth_graph::{Extents, LoadError, Op, SegOp, Type};
+
+use super::Kernel;
+use crate::compile::{self, CompileCx, Groups, MAX_GROUPS, in_words, linear};
+use crate::decode;
+use crate::format::CHUNK;
+use crate::store::{PANEL, Part, StoredWeight};
+
+const TEXT: &str = include_str!("../wgsl/mat_mul.wgsl");
+const EMBED: &str = include_str!("../wgsl/embed.wgsl");
+
+pub(super) const KERNELS: [Kernel; 3] = [
+    Kernel { op: "mat_mul", supports, compile: mat_mul },
+    Kernel { op: "mat_mul_experts", supports, compile: experts },
+    Kernel { op: "embed", supports: embeds, compile: embed },
+];
+
+/// Activations in words, their rows contiguous; the weight is laid out as the device likes.
+fn supports(_: &Op, inputs: &[Type]) -> bool {
+    let rows = |t: &Type| t.layout().is_some_and(in_words);
+    inputs[1].layout().is_some_and(|l| l.has_dense_rows()) && inputs[1..].iter().all(rows)
+}
+
+fn embeds(_: &Op, inputs: &[Type]) -> bool {
+    inputs[1..].iter().all(|t| t.layout().is_some_and(in_words))
+}
+
+/// Tokens that a workgroup takes, and the rows of activations from which on.
+const TILES: [(usize, usize); 3] = [(1, 0), (4, 2), (16, 7)];
+
+/// The tile for a step, and the workgroups along tokens; none where another tile serves.
+fn tiles_of(tile: usize, rows: usize) -> usize {
+    let serves = TILES.iter().rposition(|(_, from)| rows >= *from).unwrap_or(0);
+    if serves == tile { rows.div_ceil(TILES[tile].0) } else { 0 }
+}
+
+/// The lines of each of `m` tokens.
+fn each(m: usize, line: impl Fn(usize) -> String) -> String {
+    (0..m).map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn tree(lanes: usize) -> String {
+    let p = |j: usize| format!("part[p + {}u]", j * PANEL);
+    let pair = |a: String, b: String| format!("({a} + {b})");
+    let mut all: Vec<String> = (0..lanes).map(p).collect();
+    while all.len() > 1 {
+        let half = all.len() / 2;
+        all = (0..half).map(|i| pair(all[i].clone(), all[i + half].clone())).collect();
+    }
+    all.remove(0)
+}
+
+/// What stands for the names in the text, of `m` tokens a workgroup; `y(m)` is the first word of result row `m`.
+fn names(
+    cx: &CompileCx,
+    w: &StoredWeight,
+    m: usize,
+    y: impl Fn(usize) -> String,
+) -> Vec<(&'static str, String)> {
+    let (lanes, (values, words)) = (w.lanes(), w.format.expect("in panels").unit());
+    let beside = if m == 1 { lanes } else { 1 };
+    let store = |i: usize| {
+        let line = format!("arena[{} + out] = bitcast<u32>(joined({i}u, l.x));", y(i));
+        let turn = if beside > 1 { "l.y == 0u && " } else { "" };
+        format!("if ({turn}inside && first + {i}u < n) {{ {line} }}")
+    };
+    let steps = each(m, |i| format!("acc{i} = dot16(acc{i}, w, x{i} + at);"));
+    // Compilers of CPU drivers take seconds over the unrolled text; the loop does the same in the same order.
+    let whole =
+        if cx.shared.compact { "{".into() } else { format!("if (at + 16u <= k) {{\n{steps}\n}} else {{") };
+    vec![
+        ("STORE", each(m, store)),
+        ("BARRIER", if beside > 1 { "workgroupBarrier();" } else { "" }.into()),
+        ("KEEP", each(m, |i| format!("part[({i}u * {lanes}u + lane) * 32u + l.x] = acc{i};"))),
+        ("WHOLE", whole),
+        ("TAIL", each(m, |i| format!("acc{i} = fma(f, lf0(x{i} + at + e), acc{i});"))),
+        ("INIT", each(m, |i| format!("var acc{i} = 0.0;"))),
+        ("TREE", tree(lanes)),
+        ("PARTS", (m * lanes * PANEL).to_string()),
+        ("PER_UNIT", (values / CHUNK).to_string()),
+        ("UNIT_WORDS", (words * PANEL).to_string()),
+        ("FIRST_LANE", if beside > 1 { "l.y" } else { "0u" }.into()),
+        ("BESIDE", beside.to_string()),
+        ("M", m.to_string()),
+        ("L", lanes.to_string()),
+    ]
+}
+
+fn scalars(w: &StoredWeight, part: &Part) -> Vec<u32> {
+    let (first, end) = if w.n_matrices() == 1 { (part.range.start, part.range.end) } else { (0, w.dims[1]) };
+    [w.dims[0], w.chunks(), w.panel_words(), first, w.dims[1], end].map(|n| n as u32).to_vec()
+}
+
+/// Workgroups over panels and tokens; tokens beyond what one axis takes go on along the third.
+fn over_tokens(panels: usize, tokens: usize) -> [usize; 3] {
+    [panels, tokens.min(MAX_GROUPS), tokens.div_ceil(MAX_GROUPS)]
+}
+
+fn panel_groups(w: &StoredWeight, part: &Part) -> usize {
+    if w.n_matrices() == 1 { part.range.len().div_ceil(PANEL) } else { w.panels() }
+}
+
+fn mat_mul(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
+    let w = cx.weight(op.inputs[0]).expect("the matrix is a weight");
+    let shape = cx.layout(op.inputs[1]).shape;
+    for part in &w.parts {
+        for (tile, (m, _)) in TILES.iter().enumerate() {
+            let mut values = vec![
+                ("EXPERT", String::new()),
+                ("MATRIX", "0u".to_string()),
+                ("TOKENS", "rows(0u)".to_string()),
+                ("ROWS", each(*m, |i| format!("let x{i} = row(0u, min(first + {i}u, last));"))),
+            ];
+            values.extend(names(cx, &w, *m, |i| format!("base(1u) + (first + {i}u) * scalar(4u)")));
+            let panels = panel_groups(&w, part);
+            let groups: Groups = Box::new(move |e: &Extents| {
+                let d = shape.dims(e);
+                over_tokens(panels, tiles_of(tile, d[1] * d[2] * d[3]))
+            });
+            cx.push(compile::Kernel {
+                name: "mat_mul",
+                operands: &[op.inputs[1], op.results[0]],
+                scalars: &scalars(&w, part),
+                buffers: vec![(part.buffer.clone(), false)],
+                parts: &[&decode::text(w.format.expect("in panels")), TEXT],
+                values,
+                groups,
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// The expert of a row: data, or without ids the row's own number.
+const BY_ID: &str = "let expert = ld1(base(1u) + u * s0(1u) + t * s1(1u));";
+const BY_ROW: &str = "let expert = u;";
+
+/// One row of activations a workgroup: whose matrix it meets is data.
+fn experts(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
+    let w = cx.weight(op.inputs[0]).expect("the matrices are a weight");
+    let (x, y) = (op.inputs[1], op.results[0]);
+    let ids = op.inputs.get(2).copied();
+    let shape = cx.layout(y).shape;
+    let shared = cx.layout(x).shape.constant(1) == Some(1);
+    let matrix_words = w.panels() * w.panel_words();
+    for part in &w.parts {
+        let mut s = scalars(&w, part);
+        let experts = if w.n_matrices() == 1 { 0..1 } else { part.range.clone() };
+        s.extend([matrix_words, experts.start, experts.end, usize::from(shared)].map(|n| n as u32));
+        let operands: Vec<usize> = [Some(x), ids, Some(y)].into_iter().flatten().collect();
+        let result = operands.len() - 1;
+        let expert = if ids.is_some() { BY_ID } else { BY_ROW };
+        let mut values = vec![
+            (
+                "EXPERT",
+                format!(
+                    "let used = max(n1({result}u), 1u);
+    let e = min(first, last);
+    let u = e % used;
+    let t = e / used;
+    {expert}
+    let here = expert >= scalar(7u) && expert < scalar(8u);
+    let own = select(0u, expert - scalar(7u), here);"
+                ),
+            ),
+            ("MATRIX", "own * scalar(6u)".to_string()),
+            ("TOKENS", format!("n1({result}u) * n2({result}u)")),
+            (
+                "ROWS",
+                "let x0 = base(0u) + select(u, 0u, scalar(9u) == 1u) * s1(0u) + t * s2(0u);".to_string(),
+            ),
+        ];
+        let mut rest = names(cx, &w, 1, |_| format!("base({result}u) + first * scalar(4u)"));
+        if let Some((_, store)) = rest.iter_mut().find(|(n, _)| *n == "STORE") {
+            *store = store.replace("inside &&", "here && inside &&");
+        }
+        values.extend(rest);
+        let panels = panel_groups(&w, part);
+        let groups: Groups = Box::new(move |e: &Extents| {
+            let d = shape.dims(e);
+            over_tokens(panels, d[1] * d[2])
+        });
+        cx.push(compile::Kernel {
+            name: "mat_mul_experts",
+            operands: &operands,
+            scalars: &s,
+            buffers: vec![(part.buffer.clone(), false)],
+            parts: &[&decode::text(w.format.expect("in panels")), TEXT],
+            values,
+            groups,
+        })?;
+    }
+    Ok(())
+}
+
+fn embed(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
+    let Op::Embed(e) = &op.op else { unreachable!("the op is an embedding") };
+    let w: Arc<StoredWeight> = cx.weight(op.inputs[0]).expect("the table is a weight");
+    let (values, words) = w.format.expect("in panels").unit();
+    let shape = cx.layout(op.results[0]).shape;
+    let chunks = w.chunks();
+    for (i, part) in w.parts.iter().enumerate() {
+        let numbers = [w.dims[0], chunks, w.panel_words(), part.range.start, part.range.end];
+        let mut s: Vec<u32> = numbers.map(|n| n as u32).to_vec();
+        s.extend([e.scale.to_bits(), u32::from(i == 0)]);
+        cx.push(compile::Kernel {
+            name: "embed",
+            operands: &[op.inputs[1], op.inputs[2], op.results[0]],
+            scalars: &s,
+            buffers: vec![(part.buffer.clone(), false)],
+            parts: &[&decode::text(w.format.expect("in panels")), EMBED],
+            values: vec![
+                ("PER_UNIT", (values / CHUNK).to_string()),
+                ("UNIT_WORDS", (words * PANEL).to_string()),
+            ],
+            groups: Box::new(move |x: &Extents| linear((shape.dims(x)[1] * chunks).div_ceil(64))),
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! What the device's programs share: the connection, buffers, pipelines, weights and states.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use firth_graph::{LoadError, Lost, StateId, WeightId};
+
+use crate::adapter::Connection;
+use crate::states::State;
+use crate::store::StoredWeight;
+
+/// One device's resources.
+pub(crate) struct Shared {
+    pub conn: Connection,
+    pub name: String,
+    /// Whether kernels are kept short for the sake of the driver's compiler.
+    pub compact: bool,
+    max_bytes: Option<u64>,
+    held: Mutex<Held>,
+    pipelines: Mutex<Pipelines>,
+}
+
+#[derive(Default)]
+struct Held {
+    weights: Vec<Arc<StoredWeight>>,
+    states: Vec<Arc<State>>,
+    bytes: u64,
+}
+
+/// Pipelines by their text, layouts by the access of their extra buffers.
+#[derive(Default)]
+struct Pipelines {
+    by_source: HashMap<String, Pipeline>,
+    layouts: HashMap<Vec<bool>, wgpu::BindGroupLayout>,
+}
+
+/// A compiled kernel.
+#[derive(Clone)]
+pub(crate) struct Pipeline {
+    pub pipeline: wgpu::ComputePipeline,
+    pub layout: wgpu::BindGroupLayout,
+}
+
+impl Shared {
+    pub fn new(conn: Connection, name: String, compact: bool, max_bytes: Option<u64>) -> Self {
+        let (held, pipelines) = (Mutex::default(), Mutex::default());
+        Shared { conn, name, compact, max_bytes, held, pipelines }
+    }
+
+    /// Bytes of all buffers.
+    pub fn held_bytes(&self) -> u64 {
+        lock(&self.held).bytes
+    }
+
+    /// Bytes that may still be taken, where there is a limit.
+    pub fn free_bytes(&self) -> Option<u64> {
+        self.max_bytes.map(|max| max.saturating_sub(self.held_bytes()))
+    }
+
+    pub fn add_weight(&self, w: StoredWeight) -> WeightId {
+        let mut held = lock(&self.held);
+        held.weights.push(Arc::new(w));
+        WeightId(held.weights.len() as u32 - 1)
+    }
+
+    pub fn add_state(&self, s: State) -> StateId {
+        let mut held = lock(&self.held);
+        held.states.push(Arc::new(s));
+        StateId(held.states.len() as u32 - 1)
+    }
+
+    pub fn weight(&self, id: WeightId) -> Arc<StoredWeight> {
+        lock(&self.held).weights[id.0 as usize].clone()
+    }
+
+    pub fn state(&self, id: StateId) -> Arc<State> {
+        lock(&self.held).states[id.0 as usize].clone()
+    }
+
+    /// The largest storage buffer that a kernel can see at once, in bytes, a multiple of 256.
+    pub fn max_binding(&self) -> u64 {
+        let l = &self.conn.limits;
+        l.max_storage_buffer_binding_size.min(l.max_buffer_size) / 256 * 256
+    }
+
+    /// A buffer of `bytes` (rounded up to 16) within the budget.
+    pub fn buffer(
+        &self,
+        what: &str,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+    ) -> Result<wgpu::Buffer, LoadError> {
+        let size = bytes.next_multiple_of(16).max(16);
+        let max = self.conn.limits.max_buffer_size;
+        let out_of_memory = |free| {
+            let (what, device) = (what.to_string(), self.name.clone());
+            LoadError::OutOfMemory { what, device, needed: size, free }
+        };
+        {
+            let mut held = lock(&self.held);
+            let free = self.max_bytes.map_or(max, |b| b.saturating_sub(held.bytes));
+            if size > free.min(max) {
+                return Err(out_of_memory(free.min(max)));
+            }
+            held.bytes += size;
+        }
+        let desc = wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation: false };
+        let scope = self.conn.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let buffer = self.conn.device.create_buffer(&desc);
+        match pollster::block_on(scope.pop()) {
+            Some(_) => {
+                self.release(size);
+                Err(out_of_memory(0))
+            }
+            None => self.alive().map(|()| buffer),
+        }
+    }
+
+    /// Gives bytes of a dropped buffer back to the budget.
+    pub fn release(&self, bytes: u64) {
+        lock(&self.held).bytes -= bytes;
+    }
+
+    /// Fails where the device has reported a fault.
+    pub fn alive(&self) -> Result<(), LoadError> {
+        match self.conn.fault.get() {
+            Some(reason) => Err(LoadError::Device { device: self.name.clone(), reason }),
+            None => Ok(()),
+        }
+    }
+
+    /// The same for a step.
+    pub fn check(&self) -> Result<(), Lost> {
+        match self.conn.fault.get() {
+            Some(reason) => Err(Lost { device: self.name.clone(), reason }),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until everything submitted is done.
+    pub fn wait(&self) -> Result<(), Lost> {
+        if let Err(e) = self.conn.device.poll(wgpu::PollType::wait_indefinitely()) {
+            self.conn.fault.set(e.to_string());
+        }
+        self.check()
+    }
+
+    /// The pipeline of a text; `writable` says of each buffer after the fixed three whether the kernel writes it.
+    pub fn pipeline(&self, name: &str, source: &str, writable: &[bool]) -> Result<Pipeline, LoadError> {
+        let mut all = lock(&self.pipelines);
+        if let Some(p) = all.by_source.get(source) {
+            return Ok(p.clone());
+        }
+        let device = &self.conn.device;
+        let layout = all.layouts.entry(writable.to_vec()).or_insert_with(|| layout(device, writable)).clone();
+        let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let pipeline = compile(device, name, source, &layout);
+        if let Some(e) = pollster::block_on(scope.pop()) {
+            let reason = format!("kernel `{name}`: {e}");
+            return Err(LoadError::Device { device: self.name.clone(), reason });
+        }
+        self.alive()?;
+        let made = Pipeline { pipeline, layout };
+        all.by_source.insert(source.into(), made.clone());
+        Ok(made)
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Entries are added whole, so a panic elsewhere cannot have broken them.
+    m.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Arena, parameters and extents, then the kernel's own buffers.
+fn layout(device: &wgpu::Device, writable: &[bool]) -> wgpu::BindGroupLayout {
+    let storage = |read_only| wgpu::BufferBindingType::Storage { read_only };
+    let types = [storage(false), wgpu::BufferBindingType::Uniform, wgpu::BufferBindingType::Uniform];
+    let types = types.into_iter().chain(writable.iter().map(|w| storage(!w)));
+    let entries: Vec<_> = types
+        .enumerate()
+        .map(|(i, ty)| wgpu::BindGroupLayoutEntry {
+            binding: i as u32,
+            visibility: wgpu::ShaderStages::COMPUTE,
+            ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+            count: None,
+        })
+        .collect();
+    device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries })
+}
+
+fn compile(
+    device: &wgpu::Device,
+    name: &str,
+    source: &str,
+    layout: &wgpu::BindGroupLayout,
+) -> wgpu::ComputePipeline {
+    let desc =
+        wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(source.into()) };
+    let checks =
+        wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..wgpu::ShaderRuntimeChecks::checked() };
+    // SAFETY: the one check that is off bounds loops; every loop of the kernels counts to a finite bound.
+    let module = unsafe { device.create_shader_module_trusted(desc, checks) };
+    let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label: None,
+        bind_group_layouts: &[Some(layout)],
+        immediate_size: 0,
+    });
+    device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        label: Some(name),
+        layout: Some(&layout),
+        module: &module,
+        entry_point: Some("main"),
+        compilation_options: wgpu::PipelineCompilationOptions {
+            // Kernels write workgroup memory before they read it.
+            zero_initialize_workgroup_memory: false,
+            ..Default::default()
+        },
+        cache: None,
+    })
+}

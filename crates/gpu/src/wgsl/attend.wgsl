@@ -1,0 +1,84 @@
+// Attention over pages: one workgroup of 64 per row and head. Keys go in blocks of 64 by their index, a position
+// per invocation; each block has its own maximum, sum and weighted values, and blocks are merged ascending. So
+// the sequence of operations depends on the row's index alone.
+//
+// Scalars: factor of q, cap (0 for none), window (0 for none), query heads to a key head.
+
+const LOG2_E = 1.4426950408889634;
+
+var<workgroup> q: array<f32, $KEY_DIM>;
+var<workgroup> score: array<f32, 64>;
+var<workgroup> prob: array<f32, 64>;
+// Sequence and index of the row.
+var<workgroup> at: vec2<u32>;
+var<workgroup> page_now: u32;
+
+fn dot_key(page: u32, keys: u32) -> f32 {
+    var s = 0.0;
+$DOT
+    return s;
+}
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) g: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) l: u32,
+) {
+    let n = g.x + g.y * count.x;
+    let heads = n1(0u);
+    let h = n % heads;
+    let r = n / heads;
+    if (r >= n2(0u)) { return; }
+    let cap = scalar_f(1u);
+    let window = scalar(2u);
+    let head = (h / scalar(3u)) * HEAD_WORDS;
+    for (var i = l; i < $KEY_DIMu; i += 64u) {
+        q[i] = lf0(base(0u) + i * s0(0u) + h * s1(0u) + r * s2(0u)) * scalar_f(0u);
+    }
+    if (l == 0u) { at = place(r); }
+    let here = workgroupUniformLoad(&at);
+    let index = here.y;
+    let first = select(0u, index + 1u - min(window, index + 1u), window > 0u);
+    var m = -inf();
+    var sum = 0.0;
+$INIT
+    for (var block = first / 64u; block <= index / 64u; block += 1u) {
+        if (l == 0u) { page_now = page_of(here.x, block * 64u); }
+        let page = workgroupUniformLoad(&page_now);
+        let lo = max(first, block * 64u) - block * 64u;
+        let hi = min(index + 1u - block * 64u, 64u);
+        let visible = l >= lo && l < hi;
+        var s = -inf();
+        if (visible) {
+            s = dot_key(page, head + l);
+            if (cap > 0.0) { s = softcap(s, cap) * LOG2_E; }
+        }
+        score[l] = s;
+        workgroupBarrier();
+        var mb = -inf();
+        for (var p = lo; p < hi; p += 1u) { mb = select(mb, score[p], !(score[p] <= mb)); }
+        prob[l] = select(0.0, exp2_(s - mb), visible);
+        workgroupBarrier();
+        var four = vec4<f32>(0.0);
+        for (var p = 0u; p < rt(64u); p += 4u) {
+            four += vec4<f32>(prob[p], prob[p + 1u], prob[p + 2u], prob[p + 3u]);
+        }
+        let lb = (four.x + four.z) + (four.y + four.w);
+$BLOCK
+        for (var p = lo; p < hi; p += 1u) {
+            let w = prob[p];
+$VALUE
+        }
+        let top = select(m, mb, !(mb <= m));
+        let a = exp2_(m - top);
+        let b = exp2_(mb - top);
+        sum = fma(lb, b, sum * a);
+$MERGE
+        m = top;
+    }
+$SINK
+    let inv = 1.0 / sum;
+    let y = base($Yu) + (r * heads + h) * $VALUE_DIMu;
+$STORE
+}

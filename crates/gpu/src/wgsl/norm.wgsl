@@ -1,0 +1,62 @@
+// One workgroup per row. Sums: 64 strided chains, joined in a fixed order by every invocation alike.
+
+var<workgroup> part: array<f32, 64>;
+var<workgroup> part2: array<f32, 64>;
+
+fn joined() -> f32 {
+    var s = vec4<f32>(0.0);
+    for (var j = 0u; j < rt(64u); j += 4u) {
+        s += vec4<f32>(part[j], part[j + 1u], part[j + 2u], part[j + 3u]);
+    }
+    return (s.x + s.z) + (s.y + s.w);
+}
+
+fn joined2() -> f32 {
+    var s = vec4<f32>(0.0);
+    for (var j = 0u; j < rt(64u); j += 4u) {
+        s += vec4<f32>(part2[j], part2[j + 1u], part2[j + 2u], part2[j + 3u]);
+    }
+    return (s.x + s.z) + (s.y + s.w);
+}
+
+fn other(o: u32, i0: u32, i: vec3<u32>) -> u32 {
+    let r = vec3<u32>(i.x % max(n1(o), 1u), i.y % max(n2(o), 1u), i.z % max(n3(o), 1u));
+    return row_of(o, r) + (i0 % max(n0(o), 1u)) * s0(o);
+}
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) g: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) l: u32,
+) {
+    let r = g.x + g.y * count.x;
+    if (r >= rows($Yu)) { return; }
+    let width = n0($Yu);
+    let i = split($Yu, r);
+    let x = row_of(0u, i);
+    let y = base($Yu) + r * width;
+    let eps = scalar_f(0u);
+    // The mean, where the op takes it away.
+    var mean = 0.0;
+    if ($MEAN) {
+        var s = 0.0;
+        for (var j = l; j < width; j += 64u) { s += lf0(x + j * s0(0u)); }
+        part2[l] = s;
+        workgroupBarrier();
+        mean = joined2() / f32(width);
+    }
+    var s = 0.0;
+    for (var j = l; j < width; j += 64u) {
+        let v = $X;
+        s = fma(v, v, s);
+    }
+    part[l] = s;
+    workgroupBarrier();
+    let scale = 1.0 / sqrt(joined() / $COUNT + eps);
+    for (var j = l; j < width; j += 64u) {
+        let v = $X;
+        $SUM
+        arena[y + j] = bitcast<u32>((v * scale)$WEIGHT);
+    }
+}
