@@ -1,15 +1,16 @@
-//! A request at work: its tokens, its sampling, its place in memory. Made when it is submitted, with room for
-//! all that it may come to say, so that no later step allocates for it.
+//! A request at work: its tokens, its sampling, its drafts, its place in memory. Made when it is submitted, with
+//! room for all that it may come to say, so that no later step allocates for it.
 
 use std::time::Instant;
 
-use firth_memory::Seq;
+use firth_memory::{Seq, snapshot_points};
 use firth_sampling::{Constraint, Verdict, Watch};
 
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::request::{Finished, JobId, Request, StopReason, Timings};
 use crate::sampler::Sampler;
+use crate::spec::Guesses;
 use crate::step::{Feed, Want};
 
 /// A sequence of the engine and how much of its job it holds.
@@ -18,6 +19,8 @@ pub(crate) struct Running {
     pub seq: Seq,
     /// How many of the job's tokens are in the sequence's memory.
     pub done: usize,
+    /// Where the prefill stops next for a snapshot.
+    cut: Option<usize>,
 }
 
 /// A request, waiting or at work. A job that is parked loses its sequence and nothing else.
@@ -26,20 +29,27 @@ pub(crate) struct Job {
     pub domain: u64,
     pub cache: bool,
     /// Prompt and text so far.
-    ids: Vec<u32>,
+    pub ids: Vec<u32>,
     n_prompt: usize,
+    /// Lengths of the prompt at which its prefix is likely to come again.
+    marks: Vec<usize>,
     /// The length of prompt and text at which the request has what it asked for; it may lie past the context.
     limit: usize,
     end_ids: Vec<u32>,
     constraint: Option<Box<dyn Constraint>>,
     watch: Option<Box<dyn Watch>>,
-    sampler: Sampler,
+    pub sampler: Sampler,
     timings: Timings,
     admitted: Option<Instant>,
     first_token: Option<Instant>,
     pub running: Option<Running>,
-    /// Rows in the next step.
+    /// Certain rows in the next step.
     pub share: usize,
+    /// Whether the last of those rows goes into the log as guesses do, so that a snapshot serves the length before
+    /// it too.
+    open_end: bool,
+    /// What a drafter guesses and how it fared.
+    pub guesses: Guesses,
 }
 
 /// What a sampled token means for its job.
@@ -73,7 +83,8 @@ impl Job {
         }
         // No sequence has more tokens than the context, so a longer window sees the same.
         request.params.penalty_last_n = request.params.penalty_last_n.min(context as u32);
-        let mut sampler = Sampler::new(request.params, 0, 0);
+        let longest = engine.longest_draft();
+        let mut sampler = Sampler::new(request.params, 0, longest);
         engine.check_sampler(&sampler)?;
         if request.constraint.is_some() {
             sampler.mask = Some(vec![0; n_vocab.div_ceil(32)]);
@@ -81,13 +92,16 @@ impl Job {
         request.ids.iter().for_each(|id| sampler.push(*id));
         let limit = n_prompt.saturating_add(request.max_tokens.max(1));
         let mut ids = request.ids;
-        ids.reserve_exact(limit.min(context) - n_prompt);
+        // A draft lies behind the tokens while it is fed.
+        ids.reserve_exact(limit.min(context) - n_prompt + longest);
+        let guesses = Guesses::new(engine, limit.min(context));
         Ok(Job {
             id,
             domain: request.domain,
             cache: request.cache,
             ids,
             n_prompt,
+            marks: request.marks,
             limit,
             end_ids: request.end_ids,
             constraint: request.constraint,
@@ -98,6 +112,8 @@ impl Job {
             first_token: None,
             running: None,
             share: 0,
+            open_end: false,
+            guesses,
         })
     }
 
@@ -113,7 +129,9 @@ impl Job {
             engine.memory().attach(seq, snapshot, len).expect("a snapshot just found is there");
             done = len;
         }
-        self.running = Some(Running { seq, done });
+        let cuts = self.cache && !engine.memory().spec().serves_all_prefixes();
+        let cut = cuts.then(|| snapshot_points(done, self.n_prompt, &self.marks).next()).flatten();
+        self.running = Some(Running { seq, done, cut });
         self.admitted.get_or_insert_with(Instant::now);
         if self.first_token.is_none() {
             self.timings.cached_n = done;
@@ -130,37 +148,149 @@ impl Job {
         engine.close(r.seq);
     }
 
+    /// The sequence of an active job.
+    pub fn seq(&self) -> Seq {
+        self.running.expect("an active job has a sequence").seq
+    }
+
     /// Tokens that are not in memory yet.
     pub fn left(&self) -> usize {
         self.running.map_or(0, |r| self.ids.len() - r.done)
     }
 
-    /// Adds the job's share of rows to the engine's step.
-    pub fn feed(&mut self, engine: &mut Engine) -> Result<(), EngineError> {
-        let Running { seq, done } = self.running.expect("an active job has a sequence");
-        let end = done + self.share;
-        let last = end == self.ids.len();
-        if let (true, Some(c), Some(mask)) = (last, &mut self.constraint, &mut self.sampler.mask) {
-            c.mask(mask)?;
-        }
-        engine.feed(&Feed {
-            seq,
-            ids: &self.ids[done..end],
-            embeds: None,
-            want: if last { Want::Last } else { Want::None },
-            sampler: last.then_some(&self.sampler),
-        })
+    /// Whether it has said something.
+    pub fn has_said(&self) -> bool {
+        self.ids.len() > self.n_prompt
     }
 
-    /// Notes that the job's share was computed; whether a token was sampled.
-    pub fn advance(&mut self, engine: &mut Engine) -> bool {
+    /// The longest draft that makes sense: tokens left to the limit, after the one that a step gives anyway.
+    pub fn draft_limit(&self, context: usize) -> usize {
+        (self.limit - 1).saturating_sub(self.ids.len()).min(context - self.ids.len())
+    }
+
+    /// Takes `rows` at most of a prompt for the next step: up to where a snapshot is to be taken.
+    pub fn take_prompt(&mut self, rows: usize, log: bool) {
+        let r = self.running.expect("an active job has a sequence");
+        let to_cut = r.cut.map_or(usize::MAX, |cut| cut - r.done);
+        self.share = self.left().min(rows).min(to_cut);
+        self.open_end = log && self.share > 1 && self.share == self.left();
+    }
+
+    /// Takes the one row of a job that decodes.
+    pub fn take_one(&mut self) {
+        (self.share, self.open_end) = (1, false);
+    }
+
+    /// Rows to reserve: certain ones, and others.
+    pub fn rows(&self) -> (usize, usize) {
+        let open = usize::from(self.open_end);
+        (self.share - open, self.guesses.room + open)
+    }
+
+    /// Whether the next step gives this job a token.
+    pub fn decodes(&self) -> bool {
+        self.share > 0 && self.share == self.left()
+    }
+
+    /// Adds the job's rows to the planned step: its share, and behind it the draft, as far as the constraint
+    /// allows it.
+    pub fn feed(&mut self, engine: &mut Engine, feed: usize) -> Result<(), EngineError> {
+        let Running { seq, done, .. } = self.running.expect("an active job has a sequence");
+        if !self.decodes() {
+            let ids = &self.ids[done..done + self.share];
+            let rows = Feed { seq, ids, embeds: None, want: Want::None, sampler: None };
+            return engine.feed_planned(&rows, 0);
+        }
+        self.cut_draft();
+        let (n, drafted) = (self.ids.len(), self.guesses.draft.len());
+        self.ids.extend_from_slice(&self.guesses.draft);
+        let want = Want::Tail(1 + drafted);
+        let rows = Feed { seq, ids: &self.ids[done..], embeds: None, want, sampler: None };
+        let fed = engine.feed_planned(&rows, drafted + usize::from(self.open_end));
+        self.ids.truncate(n);
+        fed?;
+        self.sample_rows(engine, feed)
+    }
+
+    /// Notes a guess. Until [`settle`](Self::settle) the sampler takes it for said.
+    pub fn guess(&mut self, id: u32) {
+        self.guesses.draft.push(id);
+        self.sampler.push(id);
+    }
+
+    /// Ends guessing: the sampler forgets the guesses again.
+    pub fn settle(&mut self) {
+        self.sampler.rollback(self.guesses.draft.len());
+    }
+
+    /// Shortens the draft to what the constraint allows, and ends it behind an end token.
+    fn cut_draft(&mut self) {
+        let draft = &mut self.guesses.draft;
+        if let Some(end) = draft.iter().position(|id| self.end_ids.contains(id)) {
+            draft.truncate(end + 1);
+        }
+        let (Some(c), Some(mask)) = (&mut self.constraint, &mut self.sampler.mask) else { return };
+        let mut fits = |id: u32| {
+            c.mask(mask).is_ok()
+                && mask.get(id as usize / 32).is_some_and(|word| word >> (id % 32) & 1 == 1)
+                && c.accept(id).is_ok()
+        };
+        let allowed = draft.iter().take_while(|id| fits(**id)).count();
+        c.rollback(allowed);
+        draft.truncate(allowed);
+    }
+
+    /// Row i of a draft is sampled with the history and the mask it would have had without speculation.
+    fn sample_rows(&mut self, engine: &mut Engine, feed: usize) -> Result<(), EngineError> {
+        let (n, drafted) = (self.ids.len(), self.guesses.draft.len());
+        let mut accepted = 0;
+        for o in 0..=drafted {
+            if o > 0 {
+                let id = self.guesses.draft[o - 1];
+                self.sampler.push(id);
+                // Behind an end token, which is a draft's last, the row's outcome is never looked at.
+                if let (Some(c), false) = (&mut self.constraint, self.end_ids.contains(&id)) {
+                    c.accept(id)?;
+                    accepted += 1;
+                }
+            }
+            if let (Some(c), Some(mask), true) = (&mut self.constraint, &mut self.sampler.mask, accepted == o)
+            {
+                match c.mask(mask) {
+                    Ok(()) => {}
+                    // Nothing may follow a guess: should it be right, the next step asks again and says so.
+                    Err(_) if o > 0 => mask.fill(0),
+                    Err(e) => return Err(e.into()),
+                }
+            }
+            engine.sample(feed, o, &self.sampler, n + o)?;
+        }
+        self.sampler.rollback(drafted);
+        if let Some(c) = &mut self.constraint {
+            c.rollback(accepted);
+        }
+        Ok(())
+    }
+
+    /// Notes that `n` more tokens are in memory, and takes a snapshot where one is due.
+    pub fn advance(&mut self, engine: &mut Engine, n: usize) {
         let r = self.running.as_mut().expect("an active job has a sequence");
-        r.done += self.share;
-        let cache_point = r.done + 1 == self.n_prompt || r.done == self.n_prompt;
-        if self.cache && cache_point {
+        let before = r.done;
+        r.done += n;
+        let cut = r.cut.is_some_and(|cut| cut <= r.done);
+        if self.cache && (cut || (before < self.n_prompt && r.done >= self.n_prompt)) {
             engine.memory().snapshot(r.seq);
         }
-        r.done == self.ids.len()
+        if cut {
+            r.cut = snapshot_points(r.done, self.n_prompt, &self.marks).next();
+        }
+    }
+
+    /// Notes that of `drafted` guesses the first `right` were right.
+    pub fn note_draft(&mut self, drafted: usize, right: usize) {
+        self.guesses.acceptance.note(drafted, right);
+        self.timings.draft_n += drafted;
+        self.timings.draft_n_accepted += right;
     }
 
     /// Takes a sampled token.

@@ -1,22 +1,27 @@
 //! Time: load a model, queue, batch, step, sample, commit. Token ids in, token ids out; no strings, no HTTP.
 #![forbid(unsafe_code)]
 
+mod ask;
 mod error;
 mod job;
 mod load;
 mod options;
-mod pages;
+mod pools;
+mod prepare;
 mod request;
 mod sampler;
 mod schedule;
+mod spec;
 mod step;
 
 pub use error::EngineError;
-pub use load::{Engine, LoadReport, PlanSummary, plan_only};
+pub use load::{Engine, LoadReport};
 pub use options::EngineOptions;
+pub use prepare::{PlanSummary, plan_only};
 pub use request::{Event, Finished, JobId, Request, StopReason, Timings};
 pub use sampler::Sampler;
 pub use schedule::Scheduler;
+pub use spec::{DraftLength, Drafter, SpecMode, SpecOptions};
 pub use step::{Feed, Want};
 
 pub use firth_memory::Seq;

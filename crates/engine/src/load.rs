@@ -1,18 +1,18 @@
-//! Loading: file to model, model to graph, graph to plan, plan to programs. Everything that can be refused is
-//! refused here.
+//! Loading: planned programs onto devices. Everything that can be refused is refused here.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use firth_gguf::Gguf;
 use firth_graph::*;
-use firth_memory::{GroupSpec, Memory, MemorySpec};
-use firth_models::{BuildOptions, Model, ModelInfo, SamplerBounds};
-use firth_quant::Dtype;
+use firth_memory::Memory;
+use firth_models::ModelInfo;
 
+use crate::ask::Ask;
 use crate::error::EngineError;
 use crate::options::EngineOptions;
-use crate::pages::{MAX_ROLLBACK, Pages, group_page_bytes, pages, smaller_ctx};
+use crate::prepare::{Prog, prepare};
+use crate::spec::{Head, SpecOptions};
 use crate::step::{Scratch, Slots};
 
 /// What a load did.
@@ -20,28 +20,12 @@ use crate::step::{Scratch, Slots};
 pub struct LoadReport {
     /// Bytes of weights as laid out.
     pub weight_bytes: u64,
-    /// Bytes of keys and values when every page is in use.
+    /// Bytes of pages and slots when all are in use.
     pub page_bytes: u64,
     /// Bytes of activations, step inputs and kernel scratch.
     pub scratch_bytes: u64,
     /// Seconds from call to ready.
     pub seconds: f64,
-}
-
-/// What would be loaded where.
-pub struct PlanSummary {
-    /// The model.
-    pub info: ModelInfo,
-    /// Tokens of a sequence.
-    pub ctx: usize,
-    /// The plan.
-    pub plan: Plan,
-    /// Which fusions fired.
-    pub fusions: FusionReport,
-    /// Name, page bytes and pages of each state.
-    pub states: Vec<(String, usize, usize)>,
-    /// Bytes of weights on each device.
-    pub weight_bytes: Vec<u64>,
 }
 
 /// A loaded model with its sequences.
@@ -50,116 +34,17 @@ pub struct Engine {
     pub(crate) ctx: usize,
     pub(crate) bounds: Extents,
     pub(crate) runner: Runner,
+    pub(crate) head: Option<Head>,
     pub(crate) resources: Resources,
     pub(crate) memory: Memory,
     /// States of each page group: device and state.
     pub(crate) group_states: Vec<Vec<(usize, StateId)>>,
     pub(crate) slots: Slots,
     pub(crate) scratch: Scratch,
-    pub(crate) sampler_bounds: SamplerBounds,
+    pub(crate) ask: Ask,
+    spec: SpecOptions,
     layer_weights: u64,
     report: LoadReport,
-}
-
-struct Prepared {
-    info: ModelInfo,
-    ctx: usize,
-    graph: Graph,
-    plan: Plan,
-    fusions: FusionReport,
-    sampler: SamplerBounds,
-    group_pages: Vec<usize>,
-}
-
-/// Prepares a load. A context that was not asked for is cut until a sequence of it fits `max_bytes`.
-fn prepare(file: &Gguf, devices: &[&dyn Device], o: &EngineOptions) -> Result<Prepared, EngineError> {
-    let model = firth_models::load(file)?;
-    let info = model.info();
-    check(o, &info)?;
-    let mut ctx = o.ctx.unwrap_or(info.context);
-    loop {
-        let (p, short) = prepare_for(&*model, &info, devices, o, ctx)?;
-        let Some((needed, free)) = short else { return Ok(p) };
-        match smaller_ctx(ctx, (needed, free)).filter(|_| o.ctx.is_none()) {
-            Some(smaller) => ctx = smaller,
-            None => {
-                let (what, device) = (format!("a sequence of {ctx} tokens"), "all devices together".into());
-                return Err(LoadError::OutOfMemory { what, device, needed, free }.into());
-            }
-        }
-    }
-}
-
-fn prepare_for(
-    model: &dyn Model,
-    info: &ModelInfo,
-    devices: &[&dyn Device],
-    o: &EngineOptions,
-    ctx: usize,
-) -> Result<(Prepared, Option<(u64, u64)>), EngineError> {
-    // A step has a row and an output for each sequence: all of them can decode at once.
-    let batch = o.batch.min(ctx).max(o.parallel);
-    let outputs = o.outputs().min(batch).max(o.parallel);
-    let bounds = Extents { t: batch, o: outputs, p: 0, s: o.parallel };
-    let sampler = SamplerBounds { penalties: outputs * 256, biases: outputs * 512, masks: outputs.min(64) };
-    let options = BuildOptions { bounds, ctx, kv: o.kv, draft: 0, draft_head: false, sampler };
-    let graph = firth_models::build(model, &options).map_err(LoadError::Graph)?;
-    let (graph, fusions) = match o.fuse {
-        true => fuse(&graph, &|op, types| devices.iter().all(|d| d.supports(op, types))),
-        false => (graph, FusionReport::default()),
-    };
-    let graph = graph.finish().map_err(LoadError::Graph)?;
-    let policy = Policy { prefer: &|_| 0, allow_transfers: o.allow_transfers };
-    let plan = Plan::new(&graph, devices, &policy)?;
-    let fixed = weight_bytes(&plan, devices).iter().sum::<u64>() + plan.scratch_bytes() as u64;
-    let limit = o.max_bytes.map(|max| max.saturating_sub(fixed));
-    let Pages { counts, short } = pages(&graph, info, (ctx, batch), o, limit);
-    let info = info.clone();
-    Ok((Prepared { info, ctx, graph, plan, fusions, sampler, group_pages: counts }, short))
-}
-
-/// Bytes of weights on each device.
-fn weight_bytes(plan: &Plan, devices: &[&dyn Device]) -> Vec<u64> {
-    let mut out = vec![0; devices.len()];
-    for (spec, d) in plan.weight_specs.iter().zip(&plan.weight_device) {
-        if !spec.uses.is_empty() {
-            out[*d] += devices[*d].weight_bytes(spec);
-        }
-    }
-    out
-}
-
-fn check(o: &EngineOptions, info: &ModelInfo) -> Result<(), EngineError> {
-    let range = |option, v: usize, max: usize| match v {
-        v if v == 0 || v > max => {
-            Err(EngineError::Option { option, found: v.to_string(), expected: format!("1 to {max}") })
-        }
-        _ => Ok(()),
-    };
-    range("ctx", o.ctx.unwrap_or(info.context), 1 << 24)?;
-    range("parallel", o.parallel, 1024)?;
-    range("batch", o.batch, 1 << 16)?;
-    if !matches!(o.kv, Dtype::F32 | Dtype::F16 | Dtype::Q8_0) {
-        let (found, expected) = (o.kv.name().into(), "f32, f16 or q8_0".into());
-        return Err(EngineError::Option { option: "kv", found, expected });
-    }
-    Ok(())
-}
-
-/// Plans a load without loading.
-pub fn plan_only(
-    file: &Gguf,
-    devices: &[Arc<dyn Device>],
-    options: &EngineOptions,
-) -> Result<PlanSummary, EngineError> {
-    let refs: Vec<&dyn Device> = devices.iter().map(|d| &**d).collect();
-    let p = prepare(file, &refs, options)?;
-    let weight_bytes = weight_bytes(&p.plan, &refs);
-    let state = |s: &StateDecl| {
-        (s.name.clone(), s.spec.page_bytes(), s.spec.group().map_or(0, |g| p.group_pages[g.0 as usize]))
-    };
-    let states = p.graph.states.iter().map(state).collect();
-    Ok(PlanSummary { info: p.info, ctx: p.ctx, plan: p.plan, fusions: p.fusions, states, weight_bytes })
 }
 
 fn layer_weights(g: &Graph, plan: &Plan) -> u64 {
@@ -216,50 +101,50 @@ impl Engine {
         let refs: Vec<&dyn Device> = devices.iter().map(|d| &**d).collect();
         let p = prepare(file, &refs, options)?;
         let mut resources = Resources::new(devices);
-        let pages = |s: &StateDecl| s.spec.group().map_or(0, |g| p.group_pages[g.0 as usize]);
-        resources.load(&p.graph, &p.plan, &mut |decl| open(file, decl), &pages, on)?;
-        let runner = Runner::new(&p.graph, p.plan, &resources)?;
-        let page_bytes = group_page_bytes(&p.graph, &p.info);
-        let memory = Memory::new(MemorySpec {
-            groups: (p.info.groups.iter().zip(&p.group_pages).zip(&page_bytes))
-                .map(|((g, n), bytes)| GroupSpec {
-                    window: g.window.map(|w| w as u32),
-                    n_pages: *n as u32,
-                    page_bytes: *bytes,
-                })
-                .collect(),
-            slots: None,
-            max_seqs: options.parallel,
-            max_ctx: p.ctx,
-            max_rollback: MAX_ROLLBACK,
-            cache_bytes: options.cache_bytes,
-        });
+        let mut runner = |prog: &Prog, resources: &mut Resources| {
+            let count = |s: &StateDecl| p.pools.count(s);
+            resources.load(&prog.graph, &prog.plan, &mut |decl| open(file, decl), &count, on)?;
+            Runner::new(&prog.graph, prog.plan.clone(), resources)
+        };
+        let main = runner(&p.main, &mut resources)?;
+        let head = match &p.head {
+            Some(prog) => {
+                let group = p.info.groups.len() - 1;
+                let draft = p.info.draft.expect("a model with a head");
+                Some(Head::new(runner(prog, &mut resources)?, group, draft.width, prog.sampler))
+            }
+            None => None,
+        };
+        let memory = Memory::new(p.pools.memory());
         let mut group_states = vec![Vec::new(); p.info.groups.len()];
-        for s in &p.graph.states {
+        for s in &p.main.graph.states {
             let at = resources.state(&s.name).expect("a loaded graph's states exist");
             if let Some(group) = s.spec.group() {
                 group_states[group.0 as usize].push(at);
             }
         }
-        let bounds = p.graph.bounds;
-        let layer_weights = layer_weights(&p.graph, runner.plan());
+        let bounds = p.main.graph.bounds;
+        let layer_weights = layer_weights(&p.main.graph, main.plan());
+        let scratch = main.plan().scratch_bytes() as u64 + main.program_bytes();
         let report = LoadReport {
             weight_bytes: resources.weight_bytes,
-            page_bytes: page_bytes.iter().zip(&p.group_pages).map(|(b, n)| b * *n as u64).sum(),
-            scratch_bytes: runner.plan().scratch_bytes() as u64 + runner.program_bytes(),
+            page_bytes: p.pools.bytes(),
+            scratch_bytes: scratch + head.as_ref().map_or(0, Head::scratch_bytes),
             seconds: start.elapsed().as_secs_f64(),
         };
         Ok(Engine {
-            slots: Slots::find(&runner, p.info.groups.len()),
-            scratch: Scratch::new(&bounds, options.parallel),
+            slots: Slots::find(&main, p.info.groups.len()),
+            scratch: Scratch::new(&bounds),
+            ask: Ask::find(&main, p.main.sampler),
+            spec: p.spec,
             info: p.info,
             ctx: p.ctx,
             bounds,
-            runner,
+            runner: main,
+            head,
             resources,
             memory,
             group_states,
-            sampler_bounds: p.sampler,
             layer_weights,
             report,
         })
@@ -288,6 +173,16 @@ impl Engine {
     /// The sequences and the prefix tree.
     pub fn memory(&mut self) -> &mut Memory {
         &mut self.memory
+    }
+
+    /// How it speculates.
+    pub fn spec(&self) -> SpecOptions {
+        self.spec
+    }
+
+    /// Guesses that a step verifies for one sequence at most.
+    pub fn longest_draft(&self) -> usize {
+        self.spec.longest()
     }
 
     /// Weights of all products but the head's: what every token of a prompt is multiplied with.

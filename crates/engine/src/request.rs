@@ -18,6 +18,8 @@ pub struct Request {
     pub domain: u64,
     /// Whether a cached prefix may be used and this sequence be cached.
     pub cache: bool,
+    /// Lengths of the prompt at which its prefix is likely to come again: where messages end, ascending.
+    pub marks: Vec<usize>,
     /// Limits what may be said.
     pub constraint: Option<Box<dyn Constraint>>,
     /// Watches what was said.
@@ -34,6 +36,7 @@ impl Request {
             end_ids: Vec::new(),
             domain: 0,
             cache: true,
+            marks: Vec::new(),
             constraint: None,
             watch: None,
         }
@@ -82,6 +85,10 @@ pub struct Timings {
     pub predicted_n: usize,
     /// Seconds from the first token to the last.
     pub predicted_seconds: f64,
+    /// Tokens that a drafter proposed and a step verified.
+    pub draft_n: usize,
+    /// Those of them that were right.
+    pub draft_n_accepted: usize,
 }
 
 /// How a request ended well.

@@ -25,6 +25,11 @@ impl Sampler {
         self.history.push(id);
     }
 
+    /// Takes back the last `n` tokens.
+    pub fn rollback(&mut self, n: usize) {
+        self.history.rollback(n);
+    }
+
     /// Recent ids with their counts.
     pub(crate) fn counts(&self) -> &[[u32; 2]] {
         if self.params.has_penalties() { self.history.counts() } else { &[] }

@@ -1,12 +1,16 @@
-//! Requests: admission, prefill in chunks beside decoding, parking, ends.
+//! Requests: admission, prefill in chunks beside decoding, drafts, parking, ends.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::time::Instant;
+
+use firth_models::SamplerBounds;
 
 use crate::error::EngineError;
 use crate::job::{Job, Taken};
 use crate::load::Engine;
 use crate::request::{Event, Finished, JobId, Request, StopReason};
+use crate::spec::{Drafter, Drafting};
 
 /// Told of tokens and ends; `Break` ends that request.
 type On<'a> = &'a mut dyn FnMut(JobId, Event) -> ControlFlow<()>;
@@ -14,6 +18,7 @@ type On<'a> = &'a mut dyn FnMut(JobId, Event) -> ControlFlow<()>;
 /// Requests over an engine. Memory is taken when a request is submitted; a tick allocates nothing.
 pub struct Scheduler {
     engine: Engine,
+    drafting: Drafting,
     waiting: VecDeque<Job>,
     /// Oldest first.
     active: Vec<Job>,
@@ -27,12 +32,24 @@ impl Scheduler {
     /// No requests yet.
     pub fn new(engine: Engine) -> Self {
         let active = Vec::with_capacity(engine.bounds().s);
-        Scheduler { engine, waiting: VecDeque::new(), active, crowded: false, parked: 0, next: 0 }
+        let drafting = Drafting::new(&engine);
+        Scheduler { engine, drafting, waiting: VecDeque::new(), active, crowded: false, parked: 0, next: 0 }
     }
 
     /// The engine.
     pub fn engine(&mut self) -> &mut Engine {
         &mut self.engine
+    }
+
+    /// Uses a drafter of the caller's; the engine must be loaded with [`SpecMode::Custom`](crate::SpecMode).
+    pub fn set_drafter(&mut self, drafter: Box<dyn Drafter>) {
+        self.drafting.set_custom(drafter);
+    }
+
+    /// Uses a draft model, loaded for twice as many sequences; the engine must be loaded with
+    /// [`SpecMode::Draft`](crate::SpecMode).
+    pub fn set_draft_model(&mut self, model: Engine) {
+        self.drafting.set_model(model);
     }
 
     /// Queues a request.
@@ -76,27 +93,24 @@ impl Scheduler {
         self.waiting.is_empty() && self.active.is_empty()
     }
 
-    /// One step: admit, compute, sample. `on` hears of tokens and ends; `Break` cancels that request.
+    /// One step: admit, draft, compute, sample. `on` hears of tokens and ends; `Break` cancels that request.
     ///
     /// # Errors
     /// The step failed for all, as when the device is lost. What concerns one request alone reaches it as
     /// [`Event::Failed`].
     pub fn tick(&mut self, on: On) -> Result<(), EngineError> {
         self.admit(on);
-        loop {
-            self.share_rows();
-            self.fill(on);
-            match self.engine.run() {
-                Ok(()) => {
-                    self.advance(on);
-                    return Ok(());
-                }
-                // The youngest gives its pages up. The oldest never does: when it does not fit alone, it fails.
-                Err(EngineError::Full { .. }) if self.active.len() > 1 => self.park(),
-                Err(e @ EngineError::Full { .. }) if self.active.len() == 1 => self.fail(0, e, on),
-                Err(e) => return Err(e),
-            }
+        self.plan(on)?;
+        self.drafting.propose(&mut self.engine, &mut self.active)?;
+        self.fill(on);
+        if self.active.iter().all(|j| j.share == 0) {
+            return Ok(());
         }
+        let start = Instant::now();
+        self.engine.compute()?;
+        self.drafting.note_step(&self.active, start.elapsed().as_secs_f64());
+        self.advance(on);
+        Ok(())
     }
 
     /// Runs until nothing is left.
@@ -129,36 +143,73 @@ impl Scheduler {
         }
     }
 
-    /// Rows of each active job in the next step: one for those that decode, the rest of the batch for prompts,
-    /// oldest first. A step has a row and an output for every sequence, so none is left out for want of them.
+    /// Shares out the next step and reserves memory for it. Where that does not suffice drafts are given up, then
+    /// the youngest gives its pages up. The oldest never does: when it does not fit alone, it fails.
+    fn plan(&mut self, on: On) -> Result<(), EngineError> {
+        self.share_rows();
+        loop {
+            self.engine.begin();
+            for j in self.active.iter().filter(|j| j.share > 0) {
+                let (certain, others) = j.rows();
+                self.engine.reserve(j.seq(), certain, others);
+            }
+            let drafts = self.active.iter().any(|j| j.guesses.room > 0);
+            match self.engine.plan() {
+                Ok(()) => return Ok(()),
+                Err(EngineError::Full { .. }) if drafts => {
+                    self.active.iter_mut().for_each(|j| j.guesses.room = 0);
+                    continue;
+                }
+                Err(EngineError::Full { .. }) if self.active.len() > 1 => self.park(),
+                Err(e @ EngineError::Full { .. }) if self.active.len() == 1 => self.fail(0, e, on),
+                Err(e) => return Err(e),
+            }
+            self.share_rows();
+        }
+    }
+
+    /// Rows of each active job in the next step: one for those that decode, and their drafts; the rest of the
+    /// batch for prompts, oldest first. A step has a row and an output for every sequence, so none is left out for
+    /// want of them; one whose penalties, biases or mask find no room beside those of older jobs waits.
     fn share_rows(&mut self) {
+        let bounds = self.engine.bounds();
         let decoding = self.active.iter().filter(|j| j.left() == 1).count();
-        let mut free = self.engine.bounds().t.saturating_sub(decoding);
+        let mut rows = bounds.t.saturating_sub(decoding);
+        let mut outs = bounds.o.saturating_sub(self.active.len());
+        let mut lists = SamplerBounds { penalties: 0, biases: 0, masks: 0 };
         for j in &mut self.active {
-            j.share = match j.left() {
-                1 => 1,
-                n => n.min(free),
-            };
-            if j.left() > 1 {
-                free -= j.share;
+            (j.share, j.guesses.room) = (0, 0);
+            if j.left() > 1 || !self.engine.fits(&mut lists, &j.sampler, 1) {
+                continue;
+            }
+            j.take_one();
+            let most = j.draft_limit(self.engine.ctx()).min(rows).min(outs);
+            let room = self.drafting.choose(j, most, decoding);
+            if room > 0 && self.engine.fits(&mut lists, &j.sampler, 1 + room) {
+                j.guesses.room = room;
+                (rows, outs) = (rows - room, outs - room);
+            }
+        }
+        let log = self.engine.longest_draft() > 0 && self.engine.memory().spec().slots.is_some();
+        for j in self.active.iter_mut().filter(|j| j.left() > 1) {
+            if j.left() > rows || self.engine.fits(&mut lists, &j.sampler, 1) {
+                j.take_prompt(rows, log);
+                rows -= j.share;
             }
         }
     }
 
-    /// Feeds the shares of all jobs to a step. A job that cannot go on fails alone; one whose penalties, biases
-    /// or mask find no room beside those of older jobs waits for the next step.
+    /// Feeds the shares of all jobs to the planned step. A job that cannot go on fails alone.
     fn fill(&mut self, on: On) {
-        self.engine.begin();
-        let mut i = 0;
+        let (mut i, mut feed) = (0, 0);
         while i < self.active.len() {
             let job = &mut self.active[i];
-            let fed = if job.share > 0 { job.feed(&mut self.engine) } else { Ok(()) };
-            match fed {
-                Ok(()) => i += 1,
-                Err(EngineError::Room { .. }) if i > 0 => {
-                    job.share = 0;
-                    i += 1;
-                }
+            if job.share == 0 {
+                i += 1;
+                continue;
+            }
+            match job.feed(&mut self.engine, feed) {
+                Ok(()) => (i, feed) = (i + 1, feed + 1),
                 Err(e) => self.fail(i, e, on),
             }
         }
@@ -173,9 +224,13 @@ impl Scheduler {
                 i += 1;
                 continue;
             }
-            let ended = match job.advance(&mut self.engine) {
-                true => take(&self.engine, job, feed, on),
-                false => None,
+            let ended = match job.decodes() {
+                true => verify(&mut self.engine, job, feed, on),
+                false => {
+                    self.engine.keep(feed, job.share);
+                    job.advance(&mut self.engine, job.share);
+                    None
+                }
             };
             feed += 1;
             match ended {
@@ -193,6 +248,7 @@ impl Scheduler {
     fn park(&mut self) {
         let Some(mut job) = self.active.pop() else { return };
         job.stop(&mut self.engine, true);
+        self.drafting.close(&mut job);
         self.waiting.push_front(job);
         (self.crowded, self.parked) = (true, self.parked + 1);
     }
@@ -205,13 +261,43 @@ impl Scheduler {
     fn end(&mut self, i: usize, keep: bool) {
         let mut job = self.active.remove(i);
         job.stop(&mut self.engine, keep);
+        self.drafting.close(&mut job);
         self.crowded = false;
     }
 }
 
+/// Takes tokens of a job as long as the sampler draws what was guessed, and keeps the rows of those guesses; the
+/// event that ends the request, if one does.
+fn verify(engine: &mut Engine, job: &mut Job, feed: usize, on: On) -> Option<Event> {
+    let drafted = job.guesses.draft.len();
+    let (mut right, mut kept, mut end) = (0, 0, None);
+    for o in 0..=drafted {
+        let sampled = engine.sampled(feed, o);
+        // What fails behind a guess is left to the next step, where the row is certain.
+        if o > 0 && sampled.is_err() {
+            kept -= 1;
+            break;
+        }
+        let guessed = sampled.as_ref().ok() == job.guesses.draft.get(o);
+        end = take(job, sampled, engine.ctx(), on);
+        right += usize::from(guessed);
+        if !guessed || end.is_some() {
+            break;
+        }
+        kept += 1;
+    }
+    engine.keep(feed, job.share + kept);
+    job.note_draft(drafted, right);
+    if let Some(hidden) = engine.hidden(feed, job.share + kept - 1) {
+        job.guesses.set_hidden(hidden);
+    }
+    job.advance(engine, job.share + kept);
+    end
+}
+
 /// Takes what was sampled for a job; the event that ends the request, if one does.
-fn take(engine: &Engine, job: &mut Job, feed: usize, on: On) -> Option<Event> {
-    let taken = engine.sampled(feed, 0).and_then(|id| Ok((id, job.take(id, engine.ctx())?)));
+fn take(job: &mut Job, sampled: Result<u32, EngineError>, context: usize, on: On) -> Option<Event> {
+    let taken = sampled.and_then(|id| Ok((id, job.take(id, context)?)));
     let done = |job: &Job, stop| Some(Event::Done(job.finished(stop)));
     let (id, stop) = match taken {
         Ok((id, Taken::Token)) => (id, None),

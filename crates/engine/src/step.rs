@@ -1,10 +1,15 @@
 //! One step: rows of several sequences through the model. Allocates nothing once warm.
+//!
+//! Rows that are all certain are fed and run: [`Engine::begin`], [`Engine::feed`], [`Engine::run`]. With guesses
+//! among them a step is planned first, since a drafter may write into its pages: `begin`, [`Engine::reserve`]
+//! for every sequence, [`Engine::plan`], [`Engine::feed_planned`], [`Engine::compute`], and [`Engine::keep`] with
+//! what is to stay.
 
-use firth_graph::{Extents, Runner, seq_table};
+use firth_graph::{Extents, Runner, seq_table, slot_table};
 use firth_memory::{Append, Seq};
-use firth_models::names;
-use firth_sampling::RowParams;
+use firth_models::{SamplerBounds, names};
 
+use crate::ask::Lists;
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::sampler::Sampler;
@@ -16,8 +21,22 @@ pub enum Want {
     None,
     /// The last.
     Last,
+    /// So many of the last.
+    Tail(usize),
     /// All.
     All,
+}
+
+impl Want {
+    /// Rows that give logits of `n`.
+    fn of(self, n: usize) -> usize {
+        match self {
+            Want::None => 0,
+            Want::Last => n.min(1),
+            Want::Tail(tail) => n.min(tail),
+            Want::All => n,
+        }
+    }
 }
 
 /// Rows of one sequence in a step.
@@ -41,13 +60,13 @@ pub(crate) struct Slots {
     positions: usize,
     seqs: usize,
     pages: Vec<usize>,
+    /// Absent where the model keeps nothing besides pages.
+    slots: Option<usize>,
     out_rows: usize,
-    sampler_rows: usize,
-    penalties: usize,
-    biases: usize,
-    masks: usize,
     logits: usize,
     sampled: usize,
+    /// Absent where nothing drafts by a head of the model.
+    hidden: Option<usize>,
 }
 
 impl Slots {
@@ -60,49 +79,53 @@ impl Slots {
             positions: input(names::POSITIONS),
             seqs: input(names::SEQS),
             pages: (0..groups).map(|g| input(&names::pages(g))).collect(),
+            slots: r.input(names::SLOTS),
             out_rows: input(names::OUT_ROWS),
-            sampler_rows: input(names::SAMPLER_ROWS),
-            penalties: input(names::SAMPLER_PENALTIES),
-            biases: input(names::SAMPLER_BIASES),
-            masks: input(names::SAMPLER_MASKS),
             logits: output(names::LOGITS),
             sampled: output(names::SAMPLED),
+            hidden: r.output(names::HIDDEN),
         }
     }
+}
+
+/// What a feed put into the step.
+#[derive(Clone, Copy)]
+struct Fed {
+    seq: Seq,
+    /// Its first row, and how many.
+    row: usize,
+    rows: usize,
+    /// Rows that are no guesses.
+    certain: usize,
+    /// Its first output row, and how many.
+    out: usize,
+    outs: usize,
+    /// Where the sampler's lists lie.
+    lists: Lists,
 }
 
 /// A step while it is fed; its lists are used again and again.
 pub(crate) struct Scratch {
     appends: Vec<Append>,
-    /// First output row of each feed, and one more.
-    first_out: Vec<usize>,
+    feeds: Vec<Fed>,
     /// Ids of all rows, for the commit.
     ids: Vec<u32>,
-    taken: Taken,
 }
 
 impl Scratch {
-    pub fn new(bounds: &Extents, parallel: usize) -> Scratch {
-        let n = parallel.max(bounds.s) + 1;
+    pub fn new(bounds: &Extents) -> Scratch {
         Scratch {
-            appends: Vec::with_capacity(n),
-            first_out: Vec::with_capacity(n + 1),
+            appends: Vec::with_capacity(bounds.s),
+            feeds: Vec::with_capacity(bounds.s),
             ids: Vec::with_capacity(bounds.t),
-            taken: Taken::default(),
         }
     }
 
-    fn outputs(&self) -> usize {
-        self.first_out.last().copied().unwrap_or(0)
+    /// The step so far.
+    fn extents(&self) -> Extents {
+        let o = self.feeds.last().map_or(0, |f| f.out + f.outs);
+        Extents { t: self.ids.len(), o, p: 0, s: self.feeds.len() }
     }
-}
-
-/// How much of the shared sampler lists is taken.
-#[derive(Default)]
-struct Taken {
-    penalties: usize,
-    biases: usize,
-    masks: usize,
 }
 
 impl Engine {
@@ -142,86 +165,182 @@ impl Engine {
         self.run()
     }
 
-    /// Begins a step: [`Engine::feed`] adds rows to it, [`Engine::run`] runs it.
+    /// Begins a step.
     pub fn begin(&mut self) {
-        let b = &mut self.scratch;
-        b.appends.clear();
-        b.first_out.clear();
-        b.first_out.push(0);
-        b.ids.clear();
-        b.taken = Taken::default();
+        self.scratch.appends.clear();
+        self.scratch.feeds.clear();
+        self.scratch.ids.clear();
+        self.ask.begin();
     }
 
-    /// Adds rows of one sequence to the step.
+    /// Adds rows of one sequence to the step; all of them stay.
     ///
     /// # Errors
     /// The sequence would outgrow its context, an id is outside the vocabulary, or the sampler's lists find no
     /// room beside those of other feeds ([`EngineError::Room`]); the step is as before.
     pub fn feed(&mut self, f: &Feed) -> Result<(), EngineError> {
-        self.check(f)?;
-        let b = &self.scratch;
-        let (row, out) = (b.ids.len(), b.outputs());
-        let x = Extents { t: row + f.ids.len(), o: out + wanted(f), p: 0, s: b.appends.len() + 1 };
-        assert!(x.within(&self.bounds), "a step of {x:?} exceeds {:?}", self.bounds);
-        self.fill_rows(f, row);
-        self.fill_outputs(f, row, out);
+        let found = self.memory.len(f.seq) + f.ids.len();
+        if found > self.ctx {
+            return Err(EngineError::Context { found, context: self.ctx });
+        }
+        self.put(f, 0)?;
         self.scratch.appends.push(Append::certain(f.seq, f.ids.len()));
-        self.scratch.ids.extend_from_slice(f.ids);
-        self.scratch.first_out.push(x.o);
         Ok(())
     }
 
-    /// Runs the step that was fed and commits its tokens. On an error nothing has changed.
+    /// Runs the step that was fed and commits its tokens. On an error nothing has changed, unless a device is lost
+    /// ([`Engine::compute`]).
     pub fn run(&mut self) -> Result<(), EngineError> {
-        let b = &self.scratch;
-        let x = Extents { t: b.ids.len(), o: b.outputs(), p: 0, s: b.appends.len() };
-        self.memory.plan(&b.appends).map_err(|_| EngineError::Full { needed: x.t })?;
-        let ran = self.compute(x);
-        if ran.is_err() {
-            self.memory.abort();
-            return ran;
-        }
-        let mut row = 0;
-        for &Append { seq, rows: n, .. } in &self.scratch.appends {
-            self.memory.commit(seq, &self.scratch.ids[row..row + n]);
-            row += n;
+        self.plan()?;
+        self.compute()?;
+        for i in 0..self.scratch.feeds.len() {
+            self.keep(i, self.scratch.feeds[i].rows);
         }
         Ok(())
     }
 
-    fn compute(&mut self, x: Extents) -> Result<(), EngineError> {
-        self.copy_pages()?;
-        let mut row = 0;
-        for s in 0..self.scratch.appends.len() {
-            self.fill_tables(s, row);
-            row += self.scratch.appends[s].rows;
+    /// Asks for room for `certain` rows of a sequence and for `drafted` guesses behind them.
+    pub fn reserve(&mut self, seq: Seq, certain: usize, drafted: usize) {
+        self.scratch.appends.push(Append { seq, rows: certain + drafted, certain });
+    }
+
+    /// Reserves what was asked for. Every sequence asked for is then fed once, or closed, before
+    /// [`Engine::compute`].
+    ///
+    /// # Errors
+    /// Memory does not suffice or a context is exceeded, or a device is lost; nothing has changed.
+    pub fn plan(&mut self) -> Result<(), EngineError> {
+        let needed = self.scratch.appends.iter().map(|a| a.rows).sum();
+        self.memory.plan(&self.scratch.appends).map_err(|e| match e {
+            firth_memory::Full::Context { len, max_ctx } => {
+                EngineError::Context { found: len, context: max_ctx }
+            }
+            _ => EngineError::Full { needed },
+        })?;
+        // At once, since a drafting head writes into these pages before the step does.
+        let copied = self.copy_pages();
+        if copied.is_err() {
+            self.memory.abort();
         }
-        Ok(self.runner.run(x)?)
+        copied
+    }
+
+    /// Adds rows of a planned sequence to the step, the last `drafted` of them guesses: as many as planned, or
+    /// fewer guesses.
+    ///
+    /// # Errors
+    /// As [`Engine::feed`], but for the context.
+    pub fn feed_planned(&mut self, f: &Feed, drafted: usize) -> Result<(), EngineError> {
+        self.put(f, drafted)?;
+        self.memory.shrink(f.seq, f.ids.len());
+        Ok(())
+    }
+
+    fn put(&mut self, f: &Feed, drafted: usize) -> Result<(), EngineError> {
+        self.check(f)?;
+        let (at, n) = (self.scratch.extents(), f.ids.len());
+        let outs = f.want.of(n);
+        let x = Extents { t: at.t + n, o: at.o + outs, s: at.s + 1, ..at };
+        assert!(x.within(&self.bounds), "a step of {x:?} exceeds {:?}", self.bounds);
+        let lists = match f.sampler {
+            Some(s) if outs > 0 => self.ask.lists(self.runner.host_mut(), s)?,
+            _ => Lists::default(),
+        };
+        let (seq, row, out) = (f.seq, at.t, at.o);
+        self.scratch.feeds.push(Fed { seq, row, rows: n, certain: n - drafted, out, outs, lists });
+        self.scratch.ids.extend_from_slice(f.ids);
+        self.fill_rows(f, row);
+        let first = self.memory.len(f.seq) + n - outs;
+        for o in 0..outs {
+            let host = self.runner.host_mut();
+            host.i32_mut(self.slots.out_rows)[out + o] = (row + n - outs + o) as i32;
+            match f.sampler {
+                Some(s) => self.ask.by(host, out + o, s, lists, first + o + 1),
+                None => self.ask.nobody(host, out + o),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `rows` rows of a sampler fit a step beside what `tally` counts; counts them if so.
+    pub(crate) fn fits(&self, tally: &mut SamplerBounds, s: &Sampler, rows: usize) -> bool {
+        self.ask.fits(tally, s, rows)
+    }
+
+    /// Output row `o` of feed `feed` is sampled by `sampler`, as it is now, for the token at `index` of the
+    /// sequence. Rows in ascending order, within what [`Engine::fits`] counted.
+    pub(crate) fn sample(
+        &mut self,
+        feed: usize,
+        o: usize,
+        sampler: &Sampler,
+        index: usize,
+    ) -> Result<(), EngineError> {
+        let f = &mut self.scratch.feeds[feed];
+        let host = self.runner.host_mut();
+        f.lists = match o {
+            0 => self.ask.lists(host, sampler)?,
+            _ => self.ask.lists_after(host, sampler, f.lists),
+        };
+        self.ask.by(host, f.out + o, sampler, f.lists, index);
+        Ok(())
+    }
+
+    /// Runs the step that was fed.
+    ///
+    /// # Errors
+    /// A device is lost. Sequences whose state the step was writing are cut back to what a snapshot holds of
+    /// them, or to nothing; the others are as before.
+    pub fn compute(&mut self) -> Result<(), EngineError> {
+        let ran = self.try_compute();
+        if ran.is_err() {
+            self.memory.fail();
+        }
+        ran
+    }
+
+    /// Keeps the first `rows` rows of a feed: the certain ones and the guesses that were right.
+    pub fn keep(&mut self, feed: usize, rows: usize) {
+        let f = self.scratch.feeds[feed];
+        assert!(
+            (f.certain..=f.rows).contains(&rows),
+            "{rows} rows kept of {}, {} certain",
+            f.rows,
+            f.certain
+        );
+        self.memory.commit(f.seq, &self.scratch.ids[f.row..f.row + rows]);
+    }
+
+    fn try_compute(&mut self) -> Result<(), EngineError> {
+        for s in 0..self.scratch.feeds.len() {
+            self.fill_tables(s);
+        }
+        Ok(self.runner.run(self.scratch.extents())?)
     }
 
     /// Logits of output row `o` of feed `feed` of the last step.
     pub fn logits(&self, feed: usize, o: usize) -> &[f32] {
-        let row = self.scratch.first_out[feed] + o;
+        let row = self.scratch.feeds[feed].out + o;
         &self.runner.host().f32(self.slots.logits)[row * self.info.n_vocab..(row + 1) * self.info.n_vocab]
     }
 
     /// The token sampled from output row `o` of feed `feed` of the last step.
     pub fn sampled(&self, feed: usize, o: usize) -> Result<u32, EngineError> {
-        match self.runner.host().i32(self.slots.sampled)[self.scratch.first_out[feed] + o] {
+        match self.runner.host().i32(self.slots.sampled)[self.scratch.feeds[feed].out + o] {
             firth_graph::op::SAMPLE_NAN => Err(EngineError::Nan),
             id if id < 0 => Err(EngineError::NothingAllowed),
             id => Ok(id as u32),
         }
     }
 
+    /// The normalised hidden row `row` of feed `feed` of the last step, which the drafting head goes on from.
+    pub(crate) fn hidden(&self, feed: usize, row: usize) -> Option<&[f32]> {
+        let width = self.info.draft?.width;
+        let at = (self.scratch.feeds[feed].row + row) * width;
+        Some(&self.runner.host().f32(self.slots.hidden?)[at..at + width])
+    }
+
     fn check(&self, f: &Feed) -> Result<(), EngineError> {
-        let found = self.memory.len(f.seq) + f.ids.len();
-        if found > self.ctx {
-            return Err(EngineError::Context { found, context: self.ctx });
-        }
-        if let (Some(s), true) = (f.sampler, wanted(f) > 0) {
-            self.check_lists(s)?;
-        }
         let n_vocab = self.info.n_vocab;
         match f.embeds {
             Some(rows) => assert_eq!(rows.len(), f.ids.len() * self.info.width, "ready rows"),
@@ -259,67 +378,28 @@ impl Engine {
         positions.iter_mut().enumerate().for_each(|(i, p)| *p = (first + i) as i32);
     }
 
-    fn fill_tables(&mut self, s: usize, row: usize) {
-        let Append { seq, rows: n, certain } = self.scratch.appends[s];
-        let first = self.memory.len(seq);
+    fn fill_tables(&mut self, s: usize) {
+        let f = self.scratch.feeds[s];
+        let first = self.memory.len(f.seq);
         let host = self.runner.host_mut();
         let table = &mut host.i32_mut(self.slots.seqs)[s * seq_table::WIDTH..(s + 1) * seq_table::WIDTH];
-        table[seq_table::FIRST_ROW] = row as i32;
-        table[seq_table::N_ROWS] = n as i32;
+        table[seq_table::FIRST_ROW] = f.row as i32;
+        table[seq_table::N_ROWS] = f.rows as i32;
         table[seq_table::FIRST_INDEX] = first as i32;
-        table[seq_table::N_CERTAIN] = certain as i32;
+        table[seq_table::N_CERTAIN] = f.certain as i32;
         let width = self.ctx.div_ceil(firth_graph::PAGE).max(1);
         for (g, slot) in self.slots.pages.iter().enumerate() {
-            let pages = self.memory.page_table(seq, g);
+            let pages = self.memory.page_table(f.seq, g);
             let n = pages.len().min(width);
             host.i32_mut(*slot)[s * width..s * width + n].copy_from_slice(&pages[..n]);
         }
-    }
-
-    fn fill_outputs(&mut self, f: &Feed, row: usize, out: usize) {
-        let first = self.memory.len(f.seq);
-        // A row that nobody samples takes the highest logit: the cheapest that is defined.
-        let greedy = RowParams { flags: RowParams::GREEDY, mask: RowParams::NO_MASK, ..RowParams::default() };
-        let n = wanted(f);
-        let lists = if n > 0 { f.sampler.map(|s| self.put_lists(s)) } else { None };
-        for (o, offset) in (f.ids.len() - n..f.ids.len()).enumerate() {
-            self.runner.host_mut().i32_mut(self.slots.out_rows)[out + o] = (row + offset) as i32;
-            let params = match (f.sampler, lists) {
-                (Some(s), Some(lists)) => lists.of(s.row(first + offset + 1)),
-                _ => greedy,
-            };
-            let words = params.to_words();
-            let at = (out + o) * RowParams::WORDS;
-            let rows =
-                &mut self.runner.host_mut().i32_mut(self.slots.sampler_rows)[at..at + RowParams::WORDS];
-            rows.iter_mut().zip(words).for_each(|(r, w)| *r = w as i32);
+        if let Some(slot) = self.slots.slots {
+            let used = self.memory.slots(f.seq);
+            let row = &mut host.i32_mut(slot)[s * slot_table::WIDTH..(s + 1) * slot_table::WIDTH];
+            row[slot_table::READ] = used.read;
+            row[slot_table::WRITE] = used.write;
+            row[slot_table::N_LOG] = used.n_log as i32;
         }
-    }
-
-    /// Puts a sampler's lists behind those already there; all rows of its feed share them.
-    fn put_lists(&mut self, s: &Sampler) -> Lists {
-        let words = self.info.n_vocab.div_ceil(32);
-        let taken = &mut self.scratch.taken;
-        let host = self.runner.host_mut();
-        let penalties = put_pairs(host.i32_mut(self.slots.penalties), &mut taken.penalties, s.counts());
-        let biases = put_pairs(host.i32_mut(self.slots.biases), &mut taken.biases, &s.biases);
-        let mask = s.mask.as_ref().map(|mask| {
-            let at = taken.masks * words;
-            let to = &mut host.i32_mut(self.slots.masks)[at..at + words];
-            to.iter_mut().zip(mask).for_each(|(t, m)| *t = *m as i32);
-            taken.masks += 1;
-            taken.masks as u32 - 1
-        });
-        Lists { penalties, biases, mask }
-    }
-
-    /// Whether a step has places for a sampler's lists beside those of the feeds before.
-    fn check_lists(&self, s: &Sampler) -> Result<(), EngineError> {
-        let (all, taken) = (&self.sampler_bounds, &self.scratch.taken);
-        let needed = (s.counts().len(), s.biases.len(), usize::from(s.mask.is_some()));
-        room("penalties", needed.0, taken.penalties, all.penalties)?;
-        room("biases", needed.1, taken.biases, all.biases)?;
-        room("masks", needed.2, taken.masks, all.masks)
     }
 
     /// Whether a sampler's lists fit a step of their own, now and whatever its sequence comes to say.
@@ -327,51 +407,6 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Room`].
     pub fn check_sampler(&self, s: &Sampler) -> Result<(), EngineError> {
-        room("penalties", s.most_counts(), 0, self.sampler_bounds.penalties)?;
-        room("biases", s.biases.len(), 0, self.sampler_bounds.biases)
+        self.ask.check(s)
     }
-}
-
-/// Where a feed's lists lie: (first, number) of pairs, and the mask.
-#[derive(Clone, Copy)]
-struct Lists {
-    penalties: (u32, u32),
-    biases: (u32, u32),
-    mask: Option<u32>,
-}
-
-impl Lists {
-    fn of(self, mut row: RowParams) -> RowParams {
-        row.set_penalties(self.penalties.0, self.penalties.1);
-        row.set_biases(self.biases.0, self.biases.1);
-        if let Some(mask) = self.mask {
-            row.set_mask(mask);
-        }
-        row
-    }
-}
-
-fn room(list: &'static str, needed: usize, taken: usize, all: usize) -> Result<(), EngineError> {
-    let free = all - taken;
-    if needed > free { Err(EngineError::Room { list, needed, free, all }) } else { Ok(()) }
-}
-
-fn wanted(f: &Feed) -> usize {
-    match f.want {
-        Want::None => 0,
-        Want::Last => f.ids.len().min(1),
-        Want::All => f.ids.len(),
-    }
-}
-
-/// Copies pairs behind the first `taken` of a list; returns where they begin and how many they are.
-fn put_pairs(list: &mut [i32], taken: &mut usize, pairs: &[[u32; 2]]) -> (u32, u32) {
-    let to = &mut list[*taken * 2..(*taken + pairs.len()) * 2];
-    for (t, p) in to.chunks_exact_mut(2).zip(pairs) {
-        t[0] = p[0] as i32;
-        t[1] = p[1] as i32;
-    }
-    let first = *taken as u32;
-    *taken += pairs.len();
-    (first, pairs.len() as u32)
 }

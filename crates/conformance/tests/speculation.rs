@@ -1,0 +1,159 @@
+//! Speculation never shows: the same ids whoever drafts, how long, and beside whom.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use firth_conformance::fixture;
+use firth_conformance::models::{self, Random};
+use firth_cpu::Level;
+use firth_engine::{
+    DraftLength, Drafter, EngineOptions, Event, Request, Scheduler, SpecMode, SpecOptions, StopReason,
+};
+use firth_gguf::Gguf;
+use firth_sampling::{Constraint, ConstraintError, Params};
+
+fn tiny(name: &str) -> Option<Arc<Gguf>> {
+    let path = fixture::shared()?.join("fixtures/tiny").join(name);
+    Some(Arc::new(Gguf::open(&path).expect("a tiny model")))
+}
+
+fn scheduler(file: &Arc<Gguf>, spec: SpecOptions, parallel: usize) -> Scheduler {
+    let options = EngineOptions { ctx: Some(256), parallel, batch: 64, spec, ..EngineOptions::default() };
+    Scheduler::new(models::engine(file, &options, Level::detect(), 2))
+}
+
+/// What came of one request: its ids and how it ended.
+type Outcome = (Vec<u32>, StopReason);
+
+fn run(s: &mut Scheduler, requests: Vec<Request>) -> (Vec<Outcome>, usize, usize) {
+    let n = requests.len();
+    let mut out = vec![(Vec::new(), StopReason::Limit); n];
+    let (mut drafted, mut accepted) = (0, 0);
+    let ids: Vec<_> = requests.into_iter().map(|r| s.submit(r).expect("a fair request")).collect();
+    s.run_all(&mut |id, event| {
+        let at = ids.iter().position(|i| *i == id).expect("one of ours");
+        match event {
+            Event::Token(t) => out[at].0.push(t),
+            Event::Done(f) => {
+                out[at].1 = f.stop;
+                drafted += f.timings.draft_n;
+                accepted += f.timings.draft_n_accepted;
+            }
+            Event::Failed(e) => panic!("request {at}: {e}"),
+        }
+        ControlFlow::Continue(())
+    })
+    .expect("the device works");
+    (out, drafted, accepted)
+}
+
+fn prompts(n: usize) -> Vec<Vec<u32>> {
+    let mut r = Random(7);
+    let one = |_| {
+        // A phrase that comes again, so that n-grams find something.
+        let phrase: Vec<u32> = (0..2 + r.below(5)).map(|_| 300 + r.below(3000) as u32).collect();
+        phrase.repeat(1 + r.below(4))
+    };
+    (0..n).map(one).collect()
+}
+
+fn request(ids: &[u32], temperature: f32, edit: &dyn Fn(&mut Request)) -> Request {
+    let params = Params { temperature, seed: ids.iter().map(|i| u64::from(*i)).sum(), ..Params::default() };
+    let mut r = Request::new(ids.to_vec(), params, 40);
+    r.end_ids = vec![4095, 4093];
+    edit(&mut r);
+    r
+}
+
+/// Only ids that leave the same remainder as their place in the answer.
+struct Comb(u32);
+
+impl Constraint for Comb {
+    fn mask(&mut self, out: &mut [u32]) -> Result<(), ConstraintError> {
+        for (i, word) in out.iter_mut().enumerate() {
+            *word = (0..32).filter(|b| (i as u32 * 32 + b) % 3 == self.0 % 3).fold(0, |w, b| w | 1 << b);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, id: u32) -> Result<(), ConstraintError> {
+        if id % 3 != self.0 % 3 {
+            return Err(ConstraintError::Refused { id });
+        }
+        self.0 += 1;
+        Ok(())
+    }
+
+    fn rollback(&mut self, n: usize) {
+        self.0 -= n as u32;
+    }
+}
+
+/// Knows the answers and errs now and then.
+struct Oracle {
+    texts: Vec<Vec<u32>>,
+    random: Random,
+}
+
+impl Drafter for Oracle {
+    fn propose(&mut self, ids: &[u32], n: usize, draft: &mut Vec<u32>) {
+        let Some(text) = self.texts.iter().find(|t| t.starts_with(ids)) else { return };
+        for id in text[ids.len()..].iter().take(n) {
+            let wrong = self.random.below(4) == 0;
+            draft.push(if wrong { self.random.below(5000) as u32 } else { *id });
+        }
+    }
+}
+
+/// Every way to draft against none.
+#[track_caller]
+fn check(file: &Arc<Gguf>, modes: &[SpecMode], n: usize, temperature: f32, edit: &dyn Fn(&mut Request)) {
+    let prompts = prompts(n);
+    let asked = || prompts.iter().map(|p| request(p, temperature, edit)).collect::<Vec<_>>();
+    let (base, ..) = run(&mut scheduler(file, SpecOptions::default(), 1), asked());
+    let texts: Vec<Vec<u32>> = prompts.iter().zip(&base).map(|(p, (t, _))| [&p[..], t].concat()).collect();
+    for &mode in modes {
+        let lengths = [
+            (1, DraftLength::Fixed),
+            (3, DraftLength::Adaptive),
+            (8, DraftLength::Fixed),
+            (8, DraftLength::Random(5)),
+        ];
+        for (max, length) in lengths {
+            for parallel in [1, 4] {
+                let mut s = scheduler(file, SpecOptions { mode, max, length }, parallel);
+                if mode == SpecMode::Custom {
+                    s.set_drafter(Box::new(Oracle { texts: texts.clone(), random: Random(3) }));
+                }
+                let (found, drafted, accepted) = run(&mut s, asked());
+                let how = format!(
+                    "{mode:?}, {length:?} up to {max}, {parallel} sequences, temperature {temperature}"
+                );
+                assert_eq!(found, base, "{how}");
+                eprintln!("{how}: {accepted} of {drafted} accepted");
+                let must = length != DraftLength::Adaptive;
+                assert!(drafted > 0 || !must, "{how}: nothing was drafted");
+            }
+        }
+    }
+}
+
+#[test]
+fn ids_are_those_without_speculation() {
+    let Some(file) = tiny("qwen3-tiny-Q8_0.gguf") else { return };
+    for temperature in [0.0, 0.7, 1.3] {
+        check(&file, &[SpecMode::Ngram, SpecMode::Custom], 12, temperature, &|_| {});
+    }
+}
+
+#[test]
+fn penalties_constraints_and_limits_inside_drafts() {
+    let Some(file) = tiny("qwen3-tiny-Q8_0.gguf") else { return };
+    let modes = [SpecMode::Custom];
+    check(&file, &modes, 4, 0.0, &|r| r.params.repeat_penalty = 1.3);
+    check(&file, &modes, 4, 0.7, &|r| r.params.presence_penalty = 0.8);
+    check(&file, &modes, 4, 0.7, &|r| r.constraint = Some(Box::new(Comb(0))));
+    check(&file, &modes, 4, 0.0, &|r| r.max_tokens = 5 + r.ids.len() % 3);
+    // Common ids as end tokens, so that ends fall inside drafts.
+    check(&file, &modes, 6, 1.3, &|r| r.end_ids.extend(256..800));
+}

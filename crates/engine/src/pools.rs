@@ -1,0 +1,118 @@
+//! How many pages each group gets, and how many slots there are.
+
+use firth_graph::{Graph, PAGE, StateDecl, StateSpec};
+use firth_memory::{GroupSpec, MemorySpec, SlotSpec, pages_per_sequence, slots_per_sequence};
+use firth_models::GroupInfo;
+
+use crate::options::EngineOptions;
+
+/// Tokens that a sequence can be rolled back by without losing a window's keys, where no draft is longer.
+const MAX_ROLLBACK: usize = 32;
+
+/// The largest number of tokens, rows and guesses that the pools serve.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Largest {
+    /// Tokens of a sequence.
+    pub ctx: usize,
+    /// Rows of a step.
+    pub batch: usize,
+    /// Guesses for a sequence.
+    pub draft: usize,
+}
+
+/// Pages of each group, and slots.
+#[derive(Clone, Debug)]
+pub(crate) struct Pools {
+    spec: MemorySpec,
+    /// Bytes that one sequence of full length needs and that it may take, where it does not fit.
+    pub short: Option<(u64, u64)>,
+}
+
+impl Pools {
+    /// Pools within `limit` bytes: every sequence at its full length, and as much again as the cache budget buys.
+    /// Where the limit is lower, first the cache gives way, then sequences share what there is; the scheduler
+    /// parks those that find no page. The system gives memory only to what is used.
+    pub fn new(g: &Graph, groups: &[GroupInfo], n: Largest, o: &EngineOptions, limit: Option<u64>) -> Pools {
+        let max_rollback = MAX_ROLLBACK.max(n.draft);
+        let (bytes, slot_bytes) = sizes(g, groups.len());
+        let window = |g: &GroupInfo| g.window.map(|w| w as u32);
+        let own_of = |g: &GroupInfo| pages_per_sequence(window(g), n.ctx, max_rollback, n.batch);
+        let own: Vec<usize> = groups.iter().map(own_of).collect();
+        let size = |pages: &[usize]| pages.iter().zip(&bytes).map(|(n, b)| *n as u64 * b).sum::<u64>();
+        let slots = (o.parallel * slots_per_sequence()) as u64;
+        let one = size(&own) + slots * slot_bytes;
+        let limit = limit.unwrap_or(u64::MAX);
+        // Bytes beside one whole sequence: for the others first, then for the cache.
+        let beside = limit.saturating_sub(one);
+        let others = (size(&own) * (o.parallel as u64 - 1)).min(beside);
+        let cache = (beside - others).min(o.cache_bytes);
+        let spare = (cache / size(&vec![1; own.len()]).max(1)).min(1 << 20);
+        let whole = u128::from(size(&own).max(1));
+        let pages = |own: usize, bytes: u64| {
+            let others = own as u128 * u128::from(others) / whole;
+            own as u64 + others as u64 + if bytes == 0 { 0 } else { spare }
+        };
+        let group = |((g, own), bytes): ((&GroupInfo, &usize), &u64)| GroupSpec {
+            window: window(g),
+            n_pages: pages(*own, *bytes) as u32,
+            page_bytes: *bytes,
+        };
+        let spec = MemorySpec {
+            groups: groups.iter().zip(&own).zip(&bytes).map(group).collect(),
+            slots: (slot_bytes > 0).then(|| SlotSpec {
+                n_slots: (slots + (cache / slot_bytes).min(1 << 14)) as u32,
+                slot_bytes,
+                longest_draft: n.draft,
+                log: g.states.iter().any(|s| matches!(s.spec, StateSpec::Recurrent(_))),
+            }),
+            max_seqs: o.parallel,
+            max_ctx: n.ctx,
+            max_rollback,
+            cache_bytes: o.cache_bytes,
+        };
+        Pools { spec, short: (one > limit).then_some((one, limit)) }
+    }
+
+    /// Pages or slots of a state.
+    pub fn count(&self, s: &StateDecl) -> usize {
+        let slots = || self.spec.slots.map_or(0, |s| s.n_slots);
+        s.spec.group().map_or_else(slots, |g| self.spec.groups[g.0 as usize].n_pages) as usize
+    }
+
+    /// Bytes of all of them together.
+    pub fn bytes(&self) -> u64 {
+        let pages = self.spec.groups.iter().map(|g| g.page_bytes * u64::from(g.n_pages)).sum::<u64>();
+        pages + self.spec.slots.map_or(0, |s| s.slot_bytes * u64::from(s.n_slots))
+    }
+
+    /// Bytes that one sequence keeps in slots.
+    pub fn slot_bytes(&self) -> u64 {
+        self.spec.slots.map_or(0, |s| s.slot_bytes)
+    }
+
+    /// What the books are made from.
+    pub fn memory(&self) -> MemorySpec {
+        self.spec.clone()
+    }
+}
+
+/// Bytes of a page of each group, in all its layers, and of a slot in all states.
+fn sizes(g: &Graph, groups: usize) -> (Vec<u64>, u64) {
+    let (mut pages, mut slot) = (vec![0; groups], 0);
+    for s in &g.states {
+        let bytes = s.spec.page_bytes() as u64;
+        match s.spec.group() {
+            Some(group) => pages[group.0 as usize] += bytes,
+            None => slot += bytes,
+        }
+    }
+    (pages, slot)
+}
+
+/// A context that may fit where one of `ctx` tokens needs `needed` bytes and has `free`: whole pages, at least
+/// about a half, because scratch shrinks with it and leaves more; `None` where no page is left.
+pub(crate) fn smaller_ctx(ctx: usize, (needed, free): (u64, u64)) -> Option<usize> {
+    let share = (ctx as u128 * u128::from(free) / u128::from(needed.max(1))) as usize;
+    let next = share.max(ctx / 2).min(ctx - 1) / PAGE * PAGE;
+    (next > 0).then_some(next)
+}

@@ -1,0 +1,200 @@
+//! From a file to planned programs and pools: everything about a load that can be decided without loading.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use firth_gguf::Gguf;
+use firth_graph::*;
+use firth_models::{BuildOptions, Model, ModelInfo, SamplerBounds};
+use firth_quant::Dtype;
+
+use crate::error::EngineError;
+use crate::options::EngineOptions;
+use crate::pools::{Largest, Pools, smaller_ctx};
+use crate::spec::{SpecMode, SpecOptions};
+
+/// What would be loaded where.
+pub struct PlanSummary {
+    /// The model.
+    pub info: ModelInfo,
+    /// Tokens of a sequence.
+    pub ctx: usize,
+    /// How it would speculate.
+    pub spec: SpecOptions,
+    /// The plan of the main program.
+    pub plan: Plan,
+    /// Which fusions fired.
+    pub fusions: FusionReport,
+    /// Name, bytes of a page or slot, and how many of them, of each state.
+    pub states: Vec<(String, usize, usize)>,
+    /// Bytes that one sequence keeps in slots.
+    pub slot_bytes: u64,
+    /// Bytes of weights on each device.
+    pub weight_bytes: Vec<u64>,
+}
+
+/// A load, prepared.
+pub(crate) struct Prepared {
+    pub info: ModelInfo,
+    pub ctx: usize,
+    pub spec: SpecOptions,
+    pub main: Prog,
+    /// The program of the drafting head.
+    pub head: Option<Prog>,
+    pub pools: Pools,
+}
+
+/// A program of a model, built and planned.
+pub(crate) struct Prog {
+    pub graph: Graph,
+    pub plan: Plan,
+    pub fusions: FusionReport,
+    pub sampler: SamplerBounds,
+}
+
+impl Prog {
+    fn new(
+        devices: &[&dyn Device],
+        o: &EngineOptions,
+        options: &BuildOptions,
+        graph: Graph,
+    ) -> Result<Prog, EngineError> {
+        let (graph, fusions) = match o.fuse {
+            true => fuse(&graph, &|op, types| devices.iter().all(|d| d.supports(op, types))),
+            false => (graph, FusionReport::default()),
+        };
+        let graph = graph.finish().map_err(LoadError::Graph)?;
+        let policy = Policy { prefer: &|_| 0, allow_transfers: o.allow_transfers };
+        let plan = Plan::new(&graph, devices, &policy)?;
+        Ok(Prog { graph, plan, fusions, sampler: options.sampler })
+    }
+}
+
+/// Prepares a load. A context that was not asked for is cut until a sequence of it fits `max_bytes`.
+pub(crate) fn prepare(
+    file: &Gguf,
+    devices: &[&dyn Device],
+    o: &EngineOptions,
+) -> Result<Prepared, EngineError> {
+    let model = firth_models::load(file)?;
+    let info = model.info();
+    check(o, &info)?;
+    let spec = o.spec.resolve(&info)?;
+    let mut ctx = o.ctx.unwrap_or(info.context);
+    loop {
+        let p = prepare_for(&*model, info.clone(), devices, o, spec, ctx)?;
+        let Some((needed, free)) = p.pools.short else { return Ok(p) };
+        match smaller_ctx(ctx, (needed, free)).filter(|_| o.ctx.is_none()) {
+            Some(smaller) => ctx = smaller,
+            None => {
+                let (what, device) = (format!("a sequence of {ctx} tokens"), "all devices together".into());
+                return Err(LoadError::OutOfMemory { what, device, needed, free }.into());
+            }
+        }
+    }
+}
+
+fn prepare_for(
+    model: &dyn Model,
+    mut info: ModelInfo,
+    devices: &[&dyn Device],
+    o: &EngineOptions,
+    spec: SpecOptions,
+    ctx: usize,
+) -> Result<Prepared, EngineError> {
+    // A step has a row and an output for each sequence: all of them can decode at once.
+    let batch = o.batch.min(ctx).max(o.parallel);
+    let outputs = o.outputs(&spec).min(batch).max(o.parallel);
+    let options = |t: usize, outputs: usize| BuildOptions {
+        bounds: Extents { t, o: outputs, p: 0, s: o.parallel },
+        ctx,
+        kv: o.kv,
+        draft: spec.longest(),
+        draft_head: spec.mode == SpecMode::Mtp,
+        sampler: SamplerBounds { penalties: outputs * 256, biases: outputs * 512, masks: outputs.min(256) },
+    };
+    let for_main = options(batch, outputs);
+    let graph = firth_models::build(model, &for_main).map_err(LoadError::Graph)?;
+    let mut main = Prog::new(devices, o, &for_main, graph)?;
+    let mut head = None;
+    if spec.mode == SpecMode::Mtp {
+        let for_head = options(o.parallel, o.parallel);
+        let graph = firth_models::build_draft(model, &for_head).map_err(LoadError::Graph)?;
+        let mut prog = Prog::new(devices, o, &for_head, graph.expect("a head was asked for and is there"))?;
+        share_uses(&mut main.plan, &mut prog.plan);
+        info.groups.extend(info.draft.map(|d| d.group));
+        head = Some(prog);
+    }
+    let programs = || [Some(&main), head.as_ref()].into_iter().flatten();
+    let scratch: usize = programs().map(|p| p.plan.scratch_bytes()).sum();
+    let fixed = weight_bytes(programs(), devices).iter().sum::<u64>() + scratch as u64;
+    let limit = o.max_bytes.map(|max| max.saturating_sub(fixed));
+    let largest = Largest { ctx, batch, draft: spec.longest() };
+    let pools = Pools::new(&main.graph, &info.groups, largest, o, limit);
+    Ok(Prepared { info, ctx, spec, main, head, pools })
+}
+
+/// A device stores a weight once, in a layout for all its uses in all programs.
+fn share_uses(a: &mut Plan, b: &mut Plan) {
+    for w in &mut a.weight_specs {
+        let Some(other) = b.weight_specs.iter_mut().find(|other| other.name == w.name) else { continue };
+        w.uses.extend(&other.uses);
+        w.uses.sort_unstable();
+        w.uses.dedup();
+        other.uses.clone_from(&w.uses);
+    }
+}
+
+/// Bytes of weights on each device.
+fn weight_bytes<'a>(programs: impl Iterator<Item = &'a Prog>, devices: &[&dyn Device]) -> Vec<u64> {
+    let mut out = vec![0; devices.len()];
+    let mut seen = HashSet::new();
+    for plan in programs.map(|p| &p.plan) {
+        for (spec, d) in plan.weight_specs.iter().zip(&plan.weight_device) {
+            if !spec.uses.is_empty() && seen.insert(&spec.name) {
+                out[*d] += devices[*d].weight_bytes(spec);
+            }
+        }
+    }
+    out
+}
+
+fn check(o: &EngineOptions, info: &ModelInfo) -> Result<(), EngineError> {
+    let range = |option, v: usize, max: usize| match v {
+        v if v == 0 || v > max => {
+            Err(EngineError::Option { option, found: v.to_string(), expected: format!("1 to {max}") })
+        }
+        _ => Ok(()),
+    };
+    range("ctx", o.ctx.unwrap_or(info.context), 1 << 24)?;
+    range("parallel", o.parallel, 1024)?;
+    range("batch", o.batch, 1 << 16)?;
+    if !matches!(o.kv, Dtype::F32 | Dtype::F16 | Dtype::Q8_0) {
+        let (found, expected) = (o.kv.name().into(), "f32, f16 or q8_0".into());
+        return Err(EngineError::Option { option: "kv", found, expected });
+    }
+    Ok(())
+}
+
+/// Plans a load without loading.
+pub fn plan_only(
+    file: &Gguf,
+    devices: &[Arc<dyn Device>],
+    options: &EngineOptions,
+) -> Result<PlanSummary, EngineError> {
+    let refs: Vec<&dyn Device> = devices.iter().map(|d| &**d).collect();
+    let p = prepare(file, &refs, options)?;
+    let state = |s: &StateDecl| (s.name.clone(), s.spec.page_bytes(), p.pools.count(s));
+    let states = p.main.graph.states.iter().map(state).collect();
+    let programs = [Some(&p.main), p.head.as_ref()].into_iter().flatten();
+    Ok(PlanSummary {
+        weight_bytes: weight_bytes(programs, &refs),
+        slot_bytes: p.pools.slot_bytes(),
+        info: p.info,
+        ctx: p.ctx,
+        spec: p.spec,
+        plan: p.main.plan,
+        fusions: p.main.fusions,
+        states,
+    })
+}
