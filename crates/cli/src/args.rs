@@ -124,6 +124,20 @@ pub enum Spec {
     Draft,
 }
 
+/// Speculation: it changes the time that an answer takes, never its text.
+#[derive(Args, Clone)]
+pub struct Speculation {
+    /// Who guesses tokens ahead: auto takes the model's own head where the file has one
+    #[arg(long, env = "FIRTH_SPEC", value_enum, default_value = "auto")]
+    pub spec: Spec,
+    /// Tokens guessed at once at most
+    #[arg(long, env = "FIRTH_SPEC_MAX", default_value_t = 3)]
+    pub spec_max: usize,
+    /// A smaller model of the same vocabulary that guesses; implies --spec draft
+    #[arg(long, env = "FIRTH_DRAFT", value_name = "MODEL")]
+    pub draft: Option<String>,
+}
+
 /// `firth run`.
 #[derive(Args)]
 pub struct Run {
@@ -142,9 +156,9 @@ pub struct Run {
     /// Another chat template
     #[arg(long, env = "FIRTH_CHAT_TEMPLATE")]
     pub chat_template: Option<PathBuf>,
-    /// How drafts are made; this build makes none
-    #[arg(long, env = "FIRTH_SPEC", value_enum, default_value = "auto")]
-    pub spec: Spec,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub speculation: Speculation,
     /// One JSON object at the end in place of the text
     #[arg(long)]
     pub json: bool,
@@ -285,7 +299,7 @@ pub struct Devices {
     /// Plans this model
     #[arg(long, value_name = "MODEL")]
     pub plan: Option<String>,
-    /// Longest draft to plan for; this build makes none
+    /// Longest draft to plan for; 0 for none
     #[arg(long)]
     pub spec_max: Option<usize>,
     /// One JSON object

@@ -202,6 +202,9 @@ impl Job {
             return engine.feed_planned(&rows, 0);
         }
         self.cut_draft();
+        if let (Some(c), Some(mask)) = (&mut self.constraint, &mut self.sampler.mask) {
+            c.mask(mask)?;
+        }
         let (n, drafted) = (self.ids.len(), self.guesses.draft.len());
         self.ids.extend_from_slice(&self.guesses.draft);
         let want = Want::Tail(1 + drafted);
@@ -209,7 +212,8 @@ impl Job {
         let fed = engine.feed_planned(&rows, drafted + usize::from(self.open_end));
         self.ids.truncate(n);
         fed?;
-        self.sample_rows(engine, feed)
+        self.sample_rows(engine, feed);
+        Ok(())
     }
 
     /// Notes a guess. Until [`settle`](Self::settle) the sampler takes it for said.
@@ -240,36 +244,30 @@ impl Job {
         draft.truncate(allowed);
     }
 
-    /// Row i of a draft is sampled with the history and the mask it would have had without speculation.
-    fn sample_rows(&mut self, engine: &mut Engine, feed: usize) -> Result<(), EngineError> {
+    /// Row i of a draft is sampled with the history and the mask it would have had without speculation; the mask of
+    /// the first row is there already.
+    fn sample_rows(&mut self, engine: &mut Engine, feed: usize) {
         let (n, drafted) = (self.ids.len(), self.guesses.draft.len());
+        engine.sample(feed, 0, &self.sampler, n);
         let mut accepted = 0;
-        for o in 0..=drafted {
-            if o > 0 {
-                let id = self.guesses.draft[o - 1];
-                self.sampler.push(id);
-                // Behind an end token, which is a draft's last, the row's outcome is never looked at.
-                if let (Some(c), false) = (&mut self.constraint, self.end_ids.contains(&id)) {
-                    c.accept(id)?;
-                    accepted += 1;
+        for o in 1..=drafted {
+            let id = self.guesses.draft[o - 1];
+            self.sampler.push(id);
+            if let (Some(c), Some(mask)) = (&mut self.constraint, &mut self.sampler.mask) {
+                // Behind an end token, a draft's last, the row is never looked at. Where nothing may follow a guess
+                // and it is right after all, the next step asks again and says so.
+                let goes_on = accepted + 1 == o && !self.end_ids.contains(&id) && c.accept(id).is_ok();
+                accepted += usize::from(goes_on);
+                if !goes_on || c.mask(mask).is_err() {
+                    mask.fill(0);
                 }
             }
-            if let (Some(c), Some(mask), true) = (&mut self.constraint, &mut self.sampler.mask, accepted == o)
-            {
-                match c.mask(mask) {
-                    Ok(()) => {}
-                    // Nothing may follow a guess: should it be right, the next step asks again and says so.
-                    Err(_) if o > 0 => mask.fill(0),
-                    Err(e) => return Err(e.into()),
-                }
-            }
-            engine.sample(feed, o, &self.sampler, n + o)?;
+            engine.sample(feed, o, &self.sampler, n + o);
         }
         self.sampler.rollback(drafted);
         if let Some(c) = &mut self.constraint {
             c.rollback(accepted);
         }
-        Ok(())
     }
 
     /// Notes that `n` more tokens are in memory, and takes a snapshot where one is due.

@@ -269,21 +269,14 @@ impl Engine {
 
     /// Output row `o` of feed `feed` is sampled by `sampler`, as it is now, for the token at `index` of the
     /// sequence. Rows in ascending order, within what [`Engine::fits`] counted.
-    pub(crate) fn sample(
-        &mut self,
-        feed: usize,
-        o: usize,
-        sampler: &Sampler,
-        index: usize,
-    ) -> Result<(), EngineError> {
+    pub(crate) fn sample(&mut self, feed: usize, o: usize, sampler: &Sampler, index: usize) {
         let f = &mut self.scratch.feeds[feed];
         let host = self.runner.host_mut();
         f.lists = match o {
-            0 => self.ask.lists(host, sampler)?,
+            0 => self.ask.lists(host, sampler).expect("the rows were counted"),
             _ => self.ask.lists_after(host, sampler, f.lists),
         };
         self.ask.by(host, f.out + o, sampler, f.lists, index);
-        Ok(())
     }
 
     /// Runs the step that was fed.

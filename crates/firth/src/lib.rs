@@ -32,7 +32,9 @@ pub use model::{Answer, ChatOptions, GenerateOptions, Message, Model, Prompt};
 pub use open::{bundled, open, override_kv};
 pub use perplexity::{Perplexity, PerplexityOptions, perplexity};
 
-pub use firth_engine::{EngineError, EngineOptions, Finished, StopReason, Timings};
+pub use firth_engine::{
+    DraftLength, EngineError, EngineOptions, Finished, SpecMode, SpecOptions, StopReason, Timings,
+};
 pub use firth_gguf::Gguf;
 pub use firth_graph::Device;
 pub use firth_quant::Dtype;

@@ -3,7 +3,9 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use firth_engine::{Engine, EngineError, EngineOptions, Event, Finished, JobId, Request, Scheduler};
+use firth_engine::{
+    Engine, EngineError, EngineOptions, Event, Finished, JobId, Request, Scheduler, SpecOptions,
+};
 use firth_gguf::Gguf;
 use firth_graph::Device;
 use firth_sampling::Params;
@@ -90,6 +92,32 @@ impl Model {
         Ok(Model { file, vocab, template, scheduler: Scheduler::new(engine) })
     }
 
+    /// Uses a second model to draft, on devices of its own choice; the model must have been loaded with
+    /// [`SpecMode::Draft`](firth_engine::SpecMode).
+    ///
+    /// # Errors
+    /// The file does not load, or its vocabulary is another.
+    pub fn set_draft(
+        &mut self,
+        file: Arc<Gguf>,
+        devices: Vec<Arc<dyn Device>>,
+        options: &EngineOptions,
+    ) -> Result<(), Error> {
+        let vocab = Vocab::from_metadata(file.metadata())?;
+        same_vocabulary(&self.vocab, &vocab)?;
+        let options = EngineOptions {
+            ctx: Some(self.engine().ctx()),
+            // One for each sequence, and a fork of it for the guesses.
+            parallel: 2 * options.parallel,
+            spec: SpecOptions::default(),
+            cache_bytes: 0,
+            ..options.clone()
+        };
+        let draft = Engine::load(&file, devices, &options, &mut |_| ControlFlow::Continue(()))?;
+        self.scheduler.set_draft_model(draft);
+        Ok(())
+    }
+
     /// The file.
     pub fn file(&self) -> &Arc<Gguf> {
         &self.file
@@ -154,7 +182,9 @@ impl Model {
     ) -> Result<Answer, Error> {
         let params = options.params.clone().map_or_else(|| self.default_params(), Ok)?;
         let max_tokens = options.max_tokens.unwrap_or(usize::MAX);
+        let marks = message_ends(&self.vocab, &prompt.ids);
         let mut request = Request::new(prompt.ids, params, max_tokens);
+        request.marks = marks;
         match options.ignore_eos {
             true => {
                 request.params.bias.extend(self.vocab.end_tokens().iter().map(|id| (*id, f32::NEG_INFINITY)))
@@ -206,6 +236,33 @@ impl Model {
             {
                 return Ok(finished);
             }
+        }
+    }
+}
+
+/// Where messages end in a prompt: behind each end token. A later turn of the conversation has the same text up to
+/// there, whatever its template does to the rest.
+fn message_ends(vocab: &Vocab, ids: &[u32]) -> Vec<usize> {
+    let ends = vocab.end_tokens();
+    (0..ids.len()).filter(|i| ends.contains(&ids[*i])).map(|i| i + 1).collect()
+}
+
+/// Fails unless two vocabularies have the same tokens; their ends may differ by what models pad them with.
+fn same_vocabulary(a: &Vocab, b: &Vocab) -> Result<(), Error> {
+    let (n_a, n_b) = (a.len(), b.len());
+    if n_a.abs_diff(n_b) > 128 {
+        return Err(Error::Argument(format!("the draft model has {n_b} tokens, expected the model's {n_a}")));
+    }
+    let differs = |id: &u32| a.token_text(*id) != b.token_text(*id);
+    match (0..n_a.min(n_b) as u32).find(differs) {
+        None => Ok(()),
+        Some(id) => {
+            let text = |v: &Vocab| String::from_utf8_lossy(v.token_text(id)).into_owned();
+            Err(Error::Argument(format!(
+                "token {id} is `{}` in the draft model, expected the model's `{}`",
+                text(b),
+                text(a)
+            )))
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `firth devices`: devices, or the plan of a model.
 
 use anyhow::Result;
+use firth::{EngineOptions, SpecMode, SpecOptions};
 use firth_engine::{PlanSummary, plan_only};
 use serde_json::json;
 
@@ -20,12 +21,28 @@ pub fn devices(a: Devices) -> Result<()> {
         return Ok(());
     };
     let file = super::open(Some(model), &a.common.override_kv)?;
-    let summary = plan_only(&file, &devices, &engine_options(&a.common))?;
+    let options = |max: usize| {
+        let mode = if max == 0 { SpecMode::None } else { SpecMode::Auto };
+        let spec = SpecOptions { mode, max: max.max(1), ..SpecOptions::default() };
+        EngineOptions { spec, ..engine_options(&a.common) }
+    };
+    let summary = plan_only(&file, &devices, &options(a.spec_max.unwrap_or(3)))?;
+    // What rolling back costs: a sequence's slots for several lengths of draft, whoever drafts.
+    let mut slots = Vec::new();
+    if summary.info.slots {
+        for max in [0, 3, 8, 16] {
+            let mut options = options(max);
+            if max > 0 {
+                options.spec.mode = SpecMode::Custom;
+            }
+            slots.push((max, plan_only(&file, &devices, &options)?.slot_bytes));
+        }
+    }
     let names: Vec<String> = devices.iter().map(|d| d.info().name.clone()).collect();
     match a.json {
-        true => super::print_json(&to_json(&summary, &names)),
+        true => super::print_json(&to_json(&summary, &names, &slots)),
         false => {
-            print(&summary, &names);
+            print(&summary, &names, &slots);
             Ok(())
         }
     }
@@ -39,7 +56,7 @@ fn page_bytes(s: &PlanSummary) -> u64 {
     s.states.iter().map(|(_, bytes, n)| (bytes * n) as u64).sum()
 }
 
-fn print(s: &PlanSummary, names: &[String]) {
+fn print(s: &PlanSummary, names: &[String], slots: &[(usize, u64)]) {
     println!(
         "{}: {} layers, width {}, vocabulary {}",
         s.info.arch, s.info.n_layers, s.info.width, s.info.n_vocab
@@ -57,6 +74,9 @@ fn print(s: &PlanSummary, names: &[String]) {
     }
     println!("step inputs and outputs: {}", mib(s.plan.host.iter().map(|h| h.bytes as u64).sum()));
     println!("keys and values, all pages in use: {} (taken as used)", mib(page_bytes(s)));
+    for (max, bytes) in slots {
+        println!("states of a sequence, drafts of {max}: {}", mib(*bytes));
+    }
     println!("transfers inside a step: {}", s.plan.transfers().count());
     for t in s.plan.transfers() {
         println!("  {:?}: {}", t.of, mib(t.bytes as u64));
@@ -67,7 +87,7 @@ fn print(s: &PlanSummary, names: &[String]) {
     println!("copies of views: {}", s.plan.copies.len());
 }
 
-fn to_json(s: &PlanSummary, names: &[String]) -> serde_json::Value {
+fn to_json(s: &PlanSummary, names: &[String], slots: &[(usize, u64)]) -> serde_json::Value {
     let segment = |g: &firth_graph::Segment| json!({"device": names[g.device], "ops": g.ops.len(), "activation_bytes": g.arena_bytes});
     json!({
         "arch": s.info.arch,
@@ -77,6 +97,9 @@ fn to_json(s: &PlanSummary, names: &[String]) -> serde_json::Value {
         "weight_bytes": s.weight_bytes,
         "host_bytes": s.plan.host.iter().map(|h| h.bytes).sum::<usize>(),
         "page_bytes": page_bytes(s),
+        "spec": format!("{:?}", s.spec.mode).to_lowercase(),
+        "slot_bytes": s.slot_bytes,
+        "slot_bytes_by_draft": slots.iter().map(|(n, b)| json!({"spec_max": n, "bytes": b})).collect::<Vec<_>>(),
         "transfers": s.plan.transfers().count(),
         "fusions": s.fusions.fired.iter().map(|(n, k)| json!({"op": n, "fired": k})).collect::<Vec<_>>(),
         "copies": s.plan.copies.len(),

@@ -12,10 +12,11 @@ mod tokenize;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Result;
-use firth::{EngineOptions, Gguf, Model};
+use anyhow::{Context, Result, bail};
+use firth::{EngineOptions, Gguf, Model, SpecMode, SpecOptions};
 
-use crate::args::{Cli, Command, Common};
+use crate::args::{Cli, Command, Common, Spec, Speculation};
+use crate::devices::engine_options;
 use crate::progress::{self, Progress};
 
 /// Runs a command.
@@ -54,6 +55,32 @@ fn load(file: Arc<Gguf>, c: &Common, options: &EngineOptions) -> Result<Model> {
         eprintln!("firth: warning: {w}");
     }
     Ok(model)
+}
+
+/// Loads a model that drafts as it was asked to, with its draft model if there is one.
+fn load_to_speculate(file: Arc<Gguf>, c: &Common, s: &Speculation) -> Result<Model> {
+    let options = EngineOptions { spec: spec_options(s)?, ..engine_options(c) };
+    let mut model = load(file, c, &options)?;
+    if let Some(draft) = &s.draft {
+        let file = open(Some(draft), &[])?;
+        model.set_draft(file, crate::devices::open(c)?, &options).context("draft model")?;
+    }
+    Ok(model)
+}
+
+fn spec_options(s: &Speculation) -> Result<SpecOptions> {
+    let mode = match (s.spec, &s.draft) {
+        (Spec::Draft | Spec::Auto, Some(_)) => SpecMode::Draft,
+        (Spec::Draft, None) => bail!("--spec draft needs a draft model: give --draft MODEL"),
+        (other, Some(_)) => {
+            bail!("--draft names a model that --spec {other:?} does not ask; use --spec draft")
+        }
+        (Spec::None, None) => SpecMode::None,
+        (Spec::Auto, None) => SpecMode::Auto,
+        (Spec::Mtp, None) => SpecMode::Mtp,
+        (Spec::Ngram, None) => SpecMode::Ngram,
+    };
+    Ok(SpecOptions { mode, max: s.spec_max, ..SpecOptions::default() })
 }
 
 fn start_log(level: &str) {

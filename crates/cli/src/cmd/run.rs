@@ -7,18 +7,14 @@ use anyhow::{Context, Result, bail};
 use firth::{Answer, ChatOptions, GenerateOptions, Message, Model, Params};
 use serde_json::json;
 
-use crate::args::{Run, Sampling, Spec};
-use crate::devices::engine_options;
+use crate::args::{Run, Sampling};
 use crate::progress::{go_on, listen};
 
 /// Runs the command.
 pub fn run(a: Run) -> Result<()> {
-    if matches!(a.spec, Spec::Mtp | Spec::Ngram | Spec::Draft) {
-        bail!("--spec {:?} is not in this build; it drafts nothing", a.spec);
-    }
     let (model, prompt) = words(&a)?;
     let file = super::open(model.as_deref(), &a.common.override_kv)?;
-    let mut model = super::load(file, &a.common, &engine_options(&a.common))?;
+    let mut model = super::load_to_speculate(file, &a.common, &a.speculation)?;
     if let Some(path) = &a.chat_template {
         let source = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         model.set_template(&source)?;
@@ -126,8 +122,8 @@ fn to_json(a: &Answer, prompt_ids: &[u32]) -> serde_json::Value {
             "predicted_n": t.predicted_n,
             // The first token comes with the prompt; the time counts from it.
             "predicted_per_second": rate(t.predicted_n.saturating_sub(1), t.predicted_seconds),
-            "draft_n": 0,
-            "draft_n_accepted": 0,
+            "draft_n": t.draft_n,
+            "draft_n_accepted": t.draft_n_accepted,
             "cached_n": t.cached_n,
         },
     })
