@@ -108,6 +108,18 @@ impl Drafter for Oracle {
 /// Every way to draft against none.
 #[track_caller]
 fn check(file: &Arc<Gguf>, modes: &[SpecMode], n: usize, temperature: f32, edit: &dyn Fn(&mut Request)) {
+    check_with(file, None, modes, n, temperature, edit);
+}
+
+#[track_caller]
+fn check_with(
+    file: &Arc<Gguf>,
+    draft: Option<&Arc<Gguf>>,
+    modes: &[SpecMode],
+    n: usize,
+    temperature: f32,
+    edit: &dyn Fn(&mut Request),
+) {
     let prompts = prompts(n);
     let asked = || prompts.iter().map(|p| request(p, temperature, edit)).collect::<Vec<_>>();
     let (base, ..) = run(&mut scheduler(file, SpecOptions::default(), 1), asked());
@@ -124,6 +136,16 @@ fn check(file: &Arc<Gguf>, modes: &[SpecMode], n: usize, temperature: f32, edit:
                 let mut s = scheduler(file, SpecOptions { mode, max, length }, parallel);
                 if mode == SpecMode::Custom {
                     s.set_drafter(Box::new(Oracle { texts: texts.clone(), random: Random(3) }));
+                }
+                if let Some(draft) = draft {
+                    let options = EngineOptions {
+                        ctx: Some(256),
+                        parallel: 2 * parallel,
+                        batch: 64,
+                        cache_bytes: 0,
+                        ..EngineOptions::default()
+                    };
+                    s.set_draft_model(models::engine(draft, &options, Level::detect(), 2));
                 }
                 let (found, drafted, accepted) = run(&mut s, asked());
                 let how = format!(
@@ -143,6 +165,37 @@ fn ids_are_those_without_speculation() {
     let Some(file) = tiny("qwen3-tiny-Q8_0.gguf") else { return };
     for temperature in [0.0, 0.7, 1.3] {
         check(&file, &[SpecMode::Ngram, SpecMode::Custom], 12, temperature, &|_| {});
+    }
+}
+
+#[test]
+fn hybrids_with_a_head() {
+    for name in ["qwen35-tiny-mtp-Q4_0.gguf", "qwen35moe-tiny-mtp-F16.gguf"] {
+        let Some(file) = tiny(name) else { return };
+        for temperature in [0.0, 0.7, 1.3] {
+            check(&file, &[SpecMode::Mtp, SpecMode::Custom], 6, temperature, &|_| {});
+        }
+        check(&file, &[SpecMode::Mtp], 4, 0.7, &|r| r.params.repeat_penalty = 1.3);
+        check(&file, &[SpecMode::Mtp], 4, 0.7, &|r| r.constraint = Some(Box::new(Comb(0))));
+    }
+}
+
+#[test]
+fn convolutions_alone() {
+    let Some(file) = tiny("lfm2-tiny-F32.gguf") else { return };
+    check(&file, &[SpecMode::Ngram, SpecMode::Custom], 6, 0.0, &|_| {});
+}
+
+/// qwen3-tiny drafts for qwen35-tiny, and the other way round: a draft model with states in slots.
+#[test]
+fn another_model_drafts() {
+    for (name, draft) in [
+        ("qwen35-tiny-mtp-Q4_0.gguf", "qwen3-tiny-Q8_0.gguf"),
+        ("qwen3-tiny-Q8_0.gguf", "qwen35-tiny-mtp-Q4_0.gguf"),
+    ] {
+        let (Some(file), Some(draft)) = (tiny(name), tiny(draft)) else { return };
+        check_with(&file, Some(&draft), &[SpecMode::Draft], 6, 0.0, &|_| {});
+        check_with(&file, Some(&draft), &[SpecMode::Draft], 6, 0.7, &|_| {});
     }
 }
 
