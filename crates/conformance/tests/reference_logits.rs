@@ -1,11 +1,12 @@
 //! Real and trained models against recorded log-probabilities.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use firth::{Dtype, EngineOptions, LogitsOptions};
+use firth::{DraftLength, Dtype, EngineOptions, LogitsOptions, Params, SpecMode, SpecOptions};
 use firth_conformance::{fixture, models};
 use firth_cpu::Level;
-use firth_engine::{Feed, Want};
+use firth_engine::{Feed, Request, Scheduler, Want};
 use firth_gguf::Gguf;
 use serde_json::Value;
 
@@ -77,30 +78,62 @@ fn real_models() {
 }
 
 #[test]
-fn tiny_qwen3() {
+fn tiny_models() {
     let Some(shared) = fixture::shared() else { return };
     let dir = shared.join("fixtures/tiny");
-    let file = Arc::new(Gguf::open(&dir.join("qwen3-tiny-F32.gguf")).expect("a tiny model"));
-    let text = std::fs::read_to_string(dir.join("reference/qwen3-tiny.json")).expect("a reference");
-    let json: Value = serde_json::from_str(&text).expect("JSON");
-    let (mut n, mut difference) = (0, 0.0);
-    for prompt in json["prompts"].as_array().expect("prompts") {
-        let ids = list(&prompt["tokens"]);
-        let found = log_probs(&file, &ids);
-        for p in prompt["positions"].as_array().expect("positions") {
-            let row = &found[p["pos"].as_u64().expect("a position") as usize];
-            for top in p["top"].as_array().expect("the best") {
-                n += 1;
-                difference += (f64::from(row[top[0].as_u64().expect("an id") as usize])
-                    - top[1].as_f64().unwrap())
-                .abs();
+    for (name, reference) in [
+        ("qwen3-tiny-F32", "qwen3-tiny"),
+        ("qwen35-tiny-mtp-F32", "qwen35-tiny-mtp"),
+        ("qwen35moe-tiny-mtp-F16", "qwen35moe-tiny-mtp-F16"),
+        ("lfm2-tiny-F32", "lfm2-tiny"),
+    ] {
+        let file = Arc::new(Gguf::open(&dir.join(format!("{name}.gguf"))).expect("a tiny model"));
+        let text =
+            std::fs::read_to_string(dir.join(format!("reference/{reference}.json"))).expect("a reference");
+        let json: Value = serde_json::from_str(&text).expect("JSON");
+        let (mut n, mut difference) = (0, 0.0);
+        for prompt in json["prompts"].as_array().expect("prompts") {
+            let ids = list(&prompt["tokens"]);
+            let found = log_probs(&file, &ids);
+            for p in prompt["positions"].as_array().expect("positions") {
+                let row = &found[p["pos"].as_u64().expect("a position") as usize];
+                for top in p["top"].as_array().expect("the best") {
+                    n += 1;
+                    difference += (f64::from(row[top[0].as_u64().expect("an id") as usize])
+                        - top[1].as_f64().unwrap())
+                    .abs();
+                }
+            }
+            let expected = list(&prompt["greedy_tokens"]);
+            assert_eq!(greedy(&file, &ids, expected.len()), expected, "{name}, {}", prompt["name"]);
+            if let Some(rounds) = prompt["spec_rounds"].as_array() {
+                check_rounds(&file, &ids, rounds, &format!("{name}, {}", prompt["name"]));
             }
         }
-        assert_eq!(greedy(&file, &ids, list(&prompt["greedy_tokens"]).len()), list(&prompt["greedy_tokens"]));
+        let mean = difference / f64::from(n);
+        println!("{name}: mean difference {mean:.2e} over {n} values, greedy continuations equal");
+        assert!(mean <= 1e-3, "{name}: mean difference {mean}");
     }
-    let mean = difference / f64::from(n);
-    println!("qwen3-tiny F32: mean difference {mean:.2e} over {n} values, greedy continuations equal");
-    assert!(mean <= 1e-3, "mean difference {mean}");
+}
+
+/// The head's drafts of three against those of the reference, round by round.
+fn check_rounds(file: &Arc<Gguf>, ids: &[u32], rounds: &[Value], what: &str) {
+    let spec = SpecOptions { mode: SpecMode::Mtp, max: 3, length: DraftLength::Fixed };
+    let options = EngineOptions { spec, ..options(ids.len()) };
+    let mut s = Scheduler::new(models::engine(file, &options, Level::detect(), 2));
+    let params = Params { temperature: 0.0, ..Params::default() };
+    s.submit(Request::new(ids.to_vec(), params, 132)).expect("a fair request");
+    let mut round = 0;
+    while !s.is_idle() {
+        s.tick(&mut |_, _| ControlFlow::Continue(())).expect("a step");
+        // Near the limit drafts are shorter.
+        let Some((_, draft)) = s.drafts().next().filter(|(_, draft)| draft.len() == 3) else { continue };
+        if let Some(expected) = rounds.get(round) {
+            assert_eq!(draft, list(&expected["draft"]), "{what}: round {round}");
+        }
+        round += 1;
+    }
+    assert!(round >= 32, "{what}: {round} rounds");
 }
 
 fn greedy(file: &Arc<Gguf>, prompt: &[u32], n: usize) -> Vec<u32> {

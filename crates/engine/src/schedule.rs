@@ -88,6 +88,11 @@ impl Scheduler {
         self.parked
     }
 
+    /// What was guessed for the last step, by request at work.
+    pub fn drafts(&self) -> impl Iterator<Item = (JobId, &[u32])> {
+        self.active.iter().map(|j| (j.id, &j.guesses.draft[..]))
+    }
+
     /// Whether anything waits or works.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.active.is_empty()

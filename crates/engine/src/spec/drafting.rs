@@ -52,8 +52,9 @@ impl Drafting {
         self.source = Source::Model(Box::new(DraftModel::new(model)));
     }
 
-    /// A job lost its sequence: its mirror ends too.
+    /// A job lost its sequence: its mirror ends too, and a head has nothing to go on from.
     pub fn close(&mut self, job: &mut Job) {
+        job.guesses.hidden.clear();
         if let (Source::Model(model), Some(mirror)) = (&mut self.source, job.guesses.mirror.take()) {
             model.close(mirror);
         }
@@ -64,6 +65,8 @@ impl Drafting {
         let most = most.min(self.options.longest());
         match self.source {
             Source::Nobody => 0,
+            // Until a step has given the hidden row of its last token.
+            Source::Head if job.guesses.hidden.is_empty() => 0,
             _ if most == 0 => 0,
             _ => job.guesses.acceptance.choose(self.options.length, most, &self.step, decoding, self.seconds),
         }
