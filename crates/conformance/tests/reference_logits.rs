@@ -119,7 +119,7 @@ fn tiny_models() {
 /// The head's drafts of three against those of the reference, round by round.
 fn check_rounds(file: &Arc<Gguf>, ids: &[u32], rounds: &[Value], what: &str) {
     let spec = SpecOptions { mode: SpecMode::Mtp, max: 3, length: DraftLength::Fixed };
-    let options = EngineOptions { spec, ..options(ids.len()) };
+    let options = EngineOptions { spec, batch: 128, outputs: None, ..options(ids.len()) };
     let mut s = Scheduler::new(models::engine(file, &options, Level::detect(), 2));
     let params = Params { temperature: 0.0, ..Params::default() };
     s.submit(Request::new(ids.to_vec(), params, 132)).expect("a fair request");

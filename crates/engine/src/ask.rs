@@ -13,6 +13,8 @@ pub(crate) struct Ask {
     penalties: usize,
     biases: usize,
     masks: usize,
+    /// Words of a mask.
+    words: usize,
     bounds: SamplerBounds,
     taken: SamplerBounds,
 }
@@ -37,6 +39,7 @@ impl Ask {
             rows: input(names::SAMPLER_ROWS),
             penalties: input(names::SAMPLER_PENALTIES),
             biases: input(names::SAMPLER_BIASES),
+            words: r.host().i32(input(names::SAMPLER_MASKS)).len() / bounds.masks.max(1),
             masks: input(names::SAMPLER_MASKS),
             bounds,
             taken: NOTHING,
@@ -99,9 +102,10 @@ impl Ask {
     fn changing(&mut self, host: &mut HostValues, s: &Sampler) -> Lists {
         let penalties = put_pairs(host.i32_mut(self.penalties), &mut self.taken.penalties, s.counts());
         let mask = s.mask.as_ref().map(|mask| {
-            let at = self.taken.masks * mask.len();
-            let to = &mut host.i32_mut(self.masks)[at..at + mask.len()];
-            to.iter_mut().zip(mask).for_each(|(t, m)| *t = *m as i32);
+            // A draft model's vocabulary may end elsewhere: what the mask does not know is not allowed.
+            let at = self.taken.masks * self.words;
+            let to = &mut host.i32_mut(self.masks)[at..at + self.words];
+            to.iter_mut().enumerate().for_each(|(i, t)| *t = mask.get(i).copied().unwrap_or(0) as i32);
             self.taken.masks += 1;
             self.taken.masks as u32 - 1
         });

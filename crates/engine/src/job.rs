@@ -216,15 +216,41 @@ impl Job {
         Ok(())
     }
 
-    /// Notes a guess. Until [`settle`](Self::settle) the sampler takes it for said.
-    pub fn guess(&mut self, id: u32) {
-        self.guesses.draft.push(id);
-        self.sampler.push(id);
+    /// Makes the mask of the next guess; `false` where nothing may be guessed.
+    pub fn may_guess(&mut self) -> bool {
+        let g = &mut self.guesses;
+        if let (Some(c), Some(mask)) = (&mut self.constraint, &mut self.sampler.mask)
+            && c.mask(mask).is_err()
+        {
+            g.room = g.draft.len();
+        }
+        g.room > g.draft.len()
     }
 
-    /// Ends guessing: the sampler forgets the guesses again.
+    /// Notes a guess. Until [`settle`](Self::settle) sampler and constraint take it for said.
+    pub fn guess(&mut self, id: u32) {
+        let g = &mut self.guesses;
+        let end = self.end_ids.contains(&id);
+        if let (Some(c), false) = (&mut self.constraint, end) {
+            if c.accept(id).is_err() {
+                g.room = g.draft.len();
+                return;
+            }
+            g.accepted += 1;
+        }
+        g.draft.push(id);
+        self.sampler.push(id);
+        if end {
+            g.room = g.draft.len();
+        }
+    }
+
+    /// Ends guessing: sampler and constraint forget the guesses again.
     pub fn settle(&mut self) {
         self.sampler.rollback(self.guesses.draft.len());
+        if let Some(c) = &mut self.constraint {
+            c.rollback(std::mem::take(&mut self.guesses.accepted));
+        }
     }
 
     /// Shortens the draft to what the constraint allows, and ends it behind an end token.

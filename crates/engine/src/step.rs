@@ -225,6 +225,11 @@ impl Engine {
         copied
     }
 
+    /// Gives up a plan that is not to be computed.
+    pub fn abandon(&mut self) {
+        self.memory.abort();
+    }
+
     /// Adds rows of a planned sequence to the step, the last `drafted` of them guesses: as many as planned, or
     /// fewer guesses.
     ///

@@ -3,6 +3,7 @@
 
 mod cut_law;
 mod fixtures;
+mod speculation;
 
 use std::process::ExitCode;
 
@@ -23,12 +24,15 @@ enum Command {
     CutLaw(cut_law::Args),
     /// Every architecture fixture against its reference logits
     Fixtures(fixtures::Args),
+    /// What speculation is worth on a model: an oracle, a drafter that is always wrong, the model's own head
+    Speculation(speculation::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::CutLaw(a) => cut_law::run(&a),
         Command::Fixtures(a) => fixtures::run(&a),
+        Command::Speculation(a) => speculation::main(&a),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

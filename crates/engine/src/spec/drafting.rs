@@ -146,7 +146,10 @@ fn by_head(engine: &mut Engine, jobs: &mut [Job]) -> Result<(), EngineError> {
     for depth in 0..longest {
         let goes_on = |j: &Job| j.guesses.room > depth && j.guesses.draft.len() == depth;
         head.begin();
-        for j in jobs.iter().filter(|j| goes_on(j)) {
+        for j in jobs.iter_mut().filter(|j| goes_on(j)) {
+            if !j.may_guess() {
+                continue;
+            }
             let id = *j.guesses.draft.last().or(j.ids.last()).expect("a prompt has tokens");
             let pages = memory.page_table(j.seq(), head.group);
             head.feed(id, j.ids.len() - 1 + depth, pages, &j.guesses.hidden, &j.sampler)?;
@@ -154,6 +157,7 @@ fn by_head(engine: &mut Engine, jobs: &mut [Job]) -> Result<(), EngineError> {
         if !head.run()? {
             return Ok(());
         }
+        // Those that may not guess have no room any more.
         for (row, j) in jobs.iter_mut().filter(|j| goes_on(j)).enumerate() {
             if let Some((id, hidden)) = head.guess(row) {
                 j.guesses.set_hidden(hidden);

@@ -11,6 +11,8 @@ pub(crate) struct Guesses {
     pub room: usize,
     /// Guesses that follow the tokens known.
     pub draft: Vec<u32>,
+    /// Guesses that the constraint takes for said while they are made.
+    pub accepted: usize,
     /// How drafts fared.
     pub acceptance: Acceptance,
     /// Where runs of tokens occurred, for an n-gram drafter.
@@ -31,6 +33,7 @@ impl Guesses {
         Guesses {
             room: 0,
             draft: Vec::with_capacity(spec.longest()),
+            accepted: 0,
             acceptance: Acceptance::default(),
             index: (spec.mode == SpecMode::Ngram).then(|| Index::new(n)),
             hidden: Vec::with_capacity(width),

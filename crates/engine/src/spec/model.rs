@@ -63,7 +63,8 @@ impl DraftModel {
             if rows == bounds.t {
                 return Ok(());
             }
-            for j in jobs.iter().filter(|j| j.guesses.mirrored > 0) {
+            for j in jobs.iter_mut().filter(|j| j.guesses.mirrored > 0) {
+                j.may_guess();
                 let seq = j.guesses.mirror.expect("it was given rows");
                 let from = self.engine.len(seq);
                 let to = from + j.guesses.mirrored;
@@ -74,7 +75,8 @@ impl DraftModel {
             }
             self.engine.run()?;
             for (feed, j) in jobs.iter_mut().filter(|j| j.guesses.mirrored > 0).enumerate() {
-                if self.engine.len(j.guesses.mirror.expect("it was given rows")) == j.ids.len() {
+                let caught_up = self.engine.len(j.guesses.mirror.expect("it was given rows")) == j.ids.len();
+                if caught_up && j.guesses.room > 0 {
                     // What cannot be drawn here ends the draft; the main model has its own say.
                     match self.engine.sampled(feed, 0) {
                         Ok(id) => j.guess(id),
@@ -97,7 +99,10 @@ impl DraftModel {
             let goes_on = |j: &Job| j.guesses.room > depth && j.guesses.draft.len() == depth;
             self.engine.begin();
             let mut any = false;
-            for &(i, seq) in self.forks.iter().filter(|(i, _)| goes_on(&jobs[*i])) {
+            for &(i, seq) in &self.forks {
+                if !goes_on(&jobs[i]) || !jobs[i].may_guess() {
+                    continue;
+                }
                 let (ids, sampler) = (&jobs[i].guesses.draft[depth - 1..], Some(&jobs[i].sampler));
                 self.engine.feed(&Feed { seq, ids, embeds: None, want: Want::Last, sampler })?;
                 any = true;
