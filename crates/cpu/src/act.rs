@@ -167,59 +167,79 @@ impl Row<'_> {
         s.reduce_max_i(top) >= 0x7f80_0000
     }
 
+    /// Writes sixteen integers, as words from `at`.
+    #[inline(always)]
+    fn put_bytes<S: Simd>(&mut self, s: S, at: usize, q: S::I) {
+        let mut bytes = [0i8; LANES];
+        s.store_i8(&mut bytes, q);
+        let words = bytes.as_chunks::<4>().0;
+        let step = self.rows * 4;
+        let dst = &mut self.dst[(at * self.rows + self.r) * 4..][..3 * step + 4];
+        for (i, word) in words.iter().enumerate() {
+            dst[i * step..i * step + 4].copy_from_slice(&word.map(|b| b as u8));
+        }
+    }
+
     #[inline(always)]
     fn quantise<S: Simd, const B: usize>(&mut self, s: S) -> bool {
         let k = self.layout.padded_k();
         let n_blocks = k / B;
-        let (scales, sums) = (k / 4, k / 4 + n_blocks);
-        let more = sums + if B == 32 { n_blocks } else { k / 16 };
         let mut bad = false;
         for b in 0..n_blocks {
-            let x = &self.x[(b * B).min(self.x.len())..(b * B + B).min(self.x.len())];
-            let mut top = s.splat_i(0);
-            for chunk in x.chunks(LANES) {
-                top = s.max_i(top, s.bits(s.abs(s.load_partial(chunk, 0.0))));
-            }
-            let amax = f32::from_bits(s.reduce_max_i(top) as u32);
-            let finite = amax < f32::INFINITY;
-            bad |= !finite;
-            let live = finite && amax >= TINY;
-            let (d, id) = if live { (amax / 127.0, 127.0 / amax) } else { (0.0, 0.0) };
-            let mut block_sum = 0;
-            let mut even_sum = 0;
-            for v in 0..B / LANES {
-                let chunk = &x[(v * LANES).min(x.len())..(v * LANES + LANES).min(x.len())];
-                let q = if live {
-                    s.round_i(s.mul(s.load_partial(chunk, 0.0), s.splat(id)))
-                } else {
-                    s.splat_i(0)
-                };
-                let mut bytes = [0i8; LANES];
-                s.store_i8(&mut bytes, q);
-                let sum = s.sum_i(q);
-                let word = (b * B + v * LANES) / 4;
-                for (j, four) in bytes.chunks_exact(4).enumerate() {
-                    self.put(word + j, [four[0] as u8, four[1] as u8, four[2] as u8, four[3] as u8]);
+            let end = self.x.len().min(b * B + B);
+            let x = &self.x[(b * B).min(end)..end];
+            bad |= match x.len() == B {
+                true => self.block::<S, B>(s, b, x),
+                false => {
+                    let mut padded = [0.0; B];
+                    padded[..x.len()].copy_from_slice(x);
+                    self.block::<S, B>(s, b, &padded)
                 }
-                block_sum += sum;
-                if B == 256 {
-                    let i = b * (B / LANES) + v;
-                    self.put(sums + i, (-sum).to_ne_bytes());
-                    // Sums of 32, at most 4064 each, in pairs for a multiply-add of 16-bit pairs.
-                    match v % 4 {
-                        0 | 2 => block_sum = sum,
-                        1 => even_sum = block_sum,
-                        _ => self.put(more + i / 4, ((even_sum & 0xffff) | (block_sum << 16)).to_ne_bytes()),
-                    }
-                }
-            }
-            self.put(scales + b, d.to_ne_bytes());
-            if B == 32 {
-                self.put(sums + b, (-block_sum).to_ne_bytes());
-                self.put(more + b, (d * block_sum as f32).to_ne_bytes());
-            }
+            };
         }
         bad
+    }
+
+    /// Block `b`: integers, scale and sums. Returns whether a value is not finite.
+    #[inline(always)]
+    fn block<S: Simd, const B: usize>(&mut self, s: S, b: usize, x: &[f32]) -> bool {
+        let k = self.layout.padded_k();
+        let n_blocks = k / B;
+        let (scales, sums) = (k / 4, k / 4 + n_blocks);
+        let more = sums + if B == 32 { n_blocks } else { k / 16 };
+        let mut top = s.splat_i(0);
+        for chunk in x.as_chunks::<LANES>().0 {
+            top = s.max_i(top, s.bits(s.abs(s.load(chunk))));
+        }
+        let amax = f32::from_bits(s.reduce_max_i(top) as u32);
+        let finite = amax < f32::INFINITY;
+        // A block without a scale is zeros: its values are not looked at, they need not be finite.
+        let live = finite && amax >= TINY;
+        let (d, id) = if live { (amax / 127.0, 127.0 / amax) } else { (0.0, 0.0) };
+        let (mut all, mut pair) = (s.splat_i(0), [0; 2]);
+        for (v, chunk) in x.as_chunks::<LANES>().0.iter().enumerate() {
+            let q = if live { s.round_i(s.mul(s.load(chunk), s.splat(id))) } else { s.splat_i(0) };
+            self.put_bytes(s, (b * B + v * LANES) / 4, q);
+            if B == 32 {
+                all = s.add_i(all, q);
+                continue;
+            }
+            let sum = s.sum_i(q);
+            let i = b * (B / LANES) + v;
+            self.put(sums + i, (-sum).to_ne_bytes());
+            // Sums of 32, at most 4064 each, in pairs for a multiply-add of 16-bit pairs.
+            pair[v / 2 % 2] = if v % 2 == 0 { sum } else { pair[v / 2 % 2] + sum };
+            if v % 4 == 3 {
+                self.put(more + i / 4, ((pair[0] & 0xffff) | (pair[1] << 16)).to_ne_bytes());
+            }
+        }
+        self.put(scales + b, d.to_ne_bytes());
+        if B == 32 {
+            let sum = s.sum_i(all);
+            self.put(sums + b, (-sum).to_ne_bytes());
+            self.put(more + b, (d * sum as f32).to_ne_bytes());
+        }
+        !finite
     }
 }
 

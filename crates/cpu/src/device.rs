@@ -7,7 +7,7 @@ use firth_graph::*;
 use firth_simd::Level;
 
 use crate::kernels;
-use crate::memory::Region;
+use crate::memory::{Region, Slabs};
 use crate::pool::Pool;
 use crate::program::CpuProgram;
 use crate::states::CpuState;
@@ -50,6 +50,7 @@ struct Held {
     weights: Vec<Arc<StoredWeight>>,
     states: Vec<CpuState>,
     bytes: u64,
+    slabs: Slabs,
 }
 
 impl Shared {
@@ -64,7 +65,8 @@ impl Shared {
     /// Memory for something, within the limit.
     pub(crate) fn region(&self, len: usize, what: &str) -> Result<Region, LoadError> {
         self.reserve(len as u64, what)?;
-        Region::new(len).ok_or_else(|| self.out_of_memory(what, len as u64, 0))
+        let region = self.lock().slabs.take(len);
+        region.ok_or_else(|| self.out_of_memory(what, len as u64, 0))
     }
 
     fn reserve(&self, bytes: u64, what: &str) -> Result<(), LoadError> {

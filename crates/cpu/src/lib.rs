@@ -12,6 +12,7 @@ mod operand;
 pub mod panel;
 mod pool;
 mod program;
+mod schedule;
 mod states;
 mod step;
 mod store;

@@ -1,19 +1,30 @@
 //! Large memory: anonymous pages, huge where the system gives them.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Bytes zeroed on first touch, aligned to 2 MiB where the system can. Not initialised eagerly, so a pool of
 /// pages costs nothing until it is used.
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
-    map: (NonNull<u8>, usize),
+    /// The mapping that it lies in, alone or with neighbours.
+    map: Arc<Mapping>,
 }
 
-// SAFETY: a region owns its memory; access is governed by the borrows of `as_slice` and by the contract of `ptr`.
+// SAFETY: a region owns its range of the mapping; access is governed by the borrows of `as_slice` and by the
+// contract of `ptr`.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
+
+/// A range of addresses from the system, given back when the last region in it is gone.
+struct Mapping(NonNull<u8>, usize);
+
+// SAFETY: only an address and a length; the regions govern access.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
 
 const HUGE: usize = 2 << 20;
 
@@ -46,14 +57,14 @@ impl Region {
                 // SAFETY: the range lies in the mapping; the advice changes no content.
                 unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
             }
-            Some(Region { base, len, map: (map, padded) })
+            Some(Region { base, len, map: Arc::new(Mapping(map, padded)) })
         }
         #[cfg(not(unix))]
         {
             let layout = std::alloc::Layout::from_size_align(padded, 64).ok()?;
             // SAFETY: the layout has a size above 0.
             let map = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-            Some(Region { base: map, len, map: (map, padded) })
+            Some(Region { base: map, len, map: Arc::new(Mapping(map, padded)) })
         }
     }
 
@@ -79,9 +90,39 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+/// Regions one after the other in mappings of [`SLAB`] bytes: what is too small for a huge page of its own shares
+/// one with its neighbours.
+#[derive(Default)]
+pub struct Slabs(Option<(Region, usize)>);
+
+/// Bytes of a shared mapping.
+const SLAB: usize = 32 << 20;
+
+impl Slabs {
+    /// `len` zeroed bytes, or `None` when the system has none left.
+    pub fn take(&mut self, len: usize) -> Option<Region> {
+        if len > SLAB / 4 {
+            return Region::new(len);
+        }
+        // The gap keeps the ends of neighbours on lines of their own.
+        let padded = len.next_multiple_of(ALIGN) + ALIGN;
+        if self.0.as_ref().is_none_or(|(_, used)| used + padded > SLAB) {
+            self.0 = Some((Region::new(SLAB)?, 0));
+        }
+        let (slab, used) = self.0.as_mut()?;
+        // SAFETY: `used + len` is at most the slab's length.
+        let base = unsafe { slab.base.add(*used) };
+        *used += padded;
+        Some(Region { base, len, map: slab.map.clone() })
+    }
+}
+
+/// Regions in a slab start at multiples of this.
+const ALIGN: usize = 128;
+
+impl Drop for Mapping {
     fn drop(&mut self) {
-        let (map, len) = self.map;
+        let Mapping(map, len) = *self;
         #[cfg(unix)]
         // SAFETY: exactly the mapping made in `new`, unmapped once.
         unsafe {
@@ -106,6 +147,23 @@ mod tests {
             assert_eq!(r.as_slice().len(), len);
             assert!(r.as_slice().iter().all(|b| *b == 0));
             assert_eq!(r.ptr().align_offset(if len >= HUGE { HUGE } else { 64 }), 0);
+        }
+    }
+
+    #[test]
+    fn regions_of_a_slab_do_not_meet_and_outlive_it() {
+        let mut slabs = Slabs::default();
+        let lens = [1, 64, 100_000, 3 << 20, 9 << 20, 7 << 20, 8 << 20, 8 << 20, 8 << 20, 5];
+        let regions: Vec<Region> = lens.iter().map(|len| slabs.take(*len).unwrap()).collect();
+        drop(slabs);
+        for (i, r) in regions.iter().enumerate() {
+            assert_eq!(r.len(), lens[i]);
+            // SAFETY: the region is this test's alone.
+            unsafe { r.ptr().write_bytes(i as u8 + 1, r.len()) };
+        }
+        for (i, r) in regions.iter().enumerate() {
+            assert!(r.as_slice().iter().all(|b| *b == i as u8 + 1), "region {i}");
+            assert_eq!(r.ptr().align_offset(64), 0);
         }
     }
 

@@ -1,74 +1,121 @@
-//! The thread pool: chunks claimed from a counter, spin briefly, then sleep on a futex.
+//! The thread pool: each thread starts on a share of its own and then helps the others; a waiting thread fetches
+//! what it will read next, spins briefly, then sleeps on a futex.
 //!
-//! Who computes a chunk never changes its bits, so chunks are handed out as threads come. A waiting thread
-//! spins for some tens of microseconds and then sleeps; it never yields to the scheduler, which on current
-//! kernels gives a whole time slice away.
+//! Who computes a chunk never changes its bits, so chunks go to whoever comes. A thread's own share is one run of
+//! chunks: its reads stay one stream. A waiting thread never yields to the scheduler, which on current kernels
+//! gives a whole time slice away.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use firth_simd::prefetch_far;
+
 /// Spins before a thread sleeps: about 50 microseconds, longer than nearly every gap between two phases.
 const SPINS: u32 = 2000;
-/// Chunks of one phase at most: what fits the ticket.
-const MAX_CHUNKS: usize = (1 << 20) - 1;
+/// Chunks of one phase at most: what fits a share.
+const MAX_CHUNKS: usize = 0xffff;
+/// Bytes that a waiting thread fetches at most: a part of the second-level cache.
+const AHEAD_BYTES: usize = 384 << 10;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// Work of one phase: called with the chunk and the thread.
 type Work<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
+/// Memory that a thread will read first in a later phase, by thread and number of threads. Only fetched to the
+/// cache, never looked at.
+pub type Ahead<'a> = &'a dyn Fn(usize, usize) -> (*const u8, usize);
+
 /// One phase as workers see it.
 struct Job<'a>(Work<'a>);
 
-/// Phase, number of chunks and next chunk in one word, so that a claim is one compare-and-swap and a thread
-/// that comes late can never claim from a phase that it has not read.
+/// Phase (32 bits), end and next chunk (16 each) of a thread's share in one word, so that a claim is one
+/// compare-and-swap and a thread that comes late can never claim from a phase that it has not read.
 #[derive(Clone, Copy)]
-struct Ticket(u64);
+struct Share(u64);
 
-impl Ticket {
-    fn new(phase: u64, n: usize) -> Self {
-        Ticket((phase & 0xff_ffff) << 40 | (n as u64) << 20)
+impl Share {
+    fn new(phase: u32, chunks: std::ops::Range<usize>) -> Self {
+        Share((phase as u64) << 32 | (chunks.end as u64) << 16 | chunks.start as u64)
     }
 
-    fn next(self) -> Option<usize> {
-        let (n, i) = ((self.0 >> 20) & MAX_CHUNKS as u64, self.0 & MAX_CHUNKS as u64);
-        (i < n).then_some(i as usize)
+    fn chunks(self) -> std::ops::Range<usize> {
+        (self.0 & 0xffff) as usize..(self.0 >> 16 & 0xffff) as usize
+    }
+
+    /// The chunk at the front and what is left.
+    fn first(self) -> (usize, Share) {
+        (self.chunks().start, Share(self.0 + 1))
+    }
+
+    /// The chunk at the back and what is left.
+    fn last(self) -> (usize, Share) {
+        (self.chunks().end - 1, Share(self.0 - (1 << 16)))
     }
 }
 
+/// What the pool keeps for a thread, on lines of its own.
+#[repr(align(128))]
+struct Lane {
+    share: AtomicU64,
+    /// What to fetch while waiting.
+    ahead: AtomicPtr<u8>,
+    ahead_len: AtomicUsize,
+}
+
+/// A word on a line of its own.
+#[repr(align(128))]
+struct Own<T>(T);
+
 struct Shared {
-    ticket: AtomicU64,
-    job: AtomicPtr<Job<'static>>,
-    done: AtomicU32,
+    lanes: Box<[Lane]>,
+    job: Own<AtomicPtr<Job<'static>>>,
+    done: Own<AtomicU32>,
     caller_sleeps: AtomicBool,
     /// Counts phases; workers sleep on it.
-    phase: AtomicU32,
+    phase: Own<AtomicU32>,
     sleepers: AtomicU32,
     stop: AtomicBool,
     panicked: AtomicBool,
 }
 
 impl Shared {
-    /// Claims and runs chunks until none is left. Returns how many it ran.
-    fn help(&self, thread: usize) -> usize {
-        let mut ran = 0;
-        loop {
-            let seen = self.ticket.load(Ordering::Acquire);
-            let Some(chunk) = Ticket(seen).next() else { return ran };
-            let job = self.job.load(Ordering::Acquire);
-            if self.ticket.compare_exchange(seen, seen + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-                continue;
+    /// Claims a chunk: the next of the thread's own, else the last of another's. The job is the chunk's.
+    fn claim(&self, thread: usize) -> Option<(usize, *const Job<'static>)> {
+        let n = self.lanes.len();
+        for i in 0..n {
+            let share = &self.lanes[(thread + i) % n].share;
+            let mut seen = Share(share.load(Ordering::Acquire));
+            while !seen.chunks().is_empty() {
+                let job = self.job.0.load(Ordering::Acquire);
+                let (chunk, rest) = if i == 0 { seen.first() } else { seen.last() };
+                match share.compare_exchange(seen.0, rest.0, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => return Some((chunk, job)),
+                    Err(now) => seen = Share(now),
+                }
             }
+        }
+        None
+    }
+
+    /// Claims and runs chunks until none is left.
+    fn help(&self, thread: usize) {
+        let mut ran = 0;
+        while let Some((chunk, job)) = self.claim(thread) {
             // SAFETY: the claim succeeded, so this phase has an unfinished chunk; the caller of `run` stays in
-            // it, and with it the job alive, until every claimed chunk is done. The pointer was read after the
-            // ticket of the same phase, and the job of the next phase is stored only when this one is done.
+            // it, and with it the job alive, until every claimed chunk is done. The pointer was read after a
+            // share of the same phase, and the job of the next phase is stored only when this one is done.
             let work = unsafe { (*job).0 };
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(chunk, thread))).is_err() {
                 self.panicked.store(true, Ordering::Release);
             }
             ran += 1;
-            self.done.fetch_add(1, Ordering::AcqRel);
+        }
+        if ran > 0 {
+            self.done.0.fetch_add(ran, Ordering::SeqCst);
             if self.caller_sleeps.load(Ordering::SeqCst) {
-                futex_wake(&self.done);
+                futex_wake(&self.done.0);
             }
         }
     }
@@ -76,8 +123,8 @@ impl Shared {
     fn worker(&self, thread: usize) {
         let mut seen = 0;
         loop {
-            self.await_phase(seen);
-            seen = self.phase.load(Ordering::Acquire);
+            self.await_phase(seen, thread);
+            seen = self.phase.0.load(Ordering::Acquire);
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
@@ -85,34 +132,53 @@ impl Shared {
         }
     }
 
-    fn await_phase(&self, seen: u32) {
+    /// Waits until `over` says so, fetching ahead and spinning; false when it took too long.
+    fn spin(&self, thread: usize, over: impl Fn() -> bool) -> bool {
+        let lane = &self.lanes[thread];
+        let (from, len) = (lane.ahead.load(Ordering::Relaxed), lane.ahead_len.load(Ordering::Relaxed));
+        let mut at = 0;
+        while at < len.min(AHEAD_BYTES) {
+            for line in 0..4 {
+                prefetch_far(from.wrapping_add(at + line * LINE));
+            }
+            at += 4 * LINE;
+            if over() {
+                return true;
+            }
+        }
         for _ in 0..SPINS {
-            if self.phase.load(Ordering::Acquire) != seen {
-                return;
+            if over() {
+                return true;
             }
             std::hint::spin_loop();
         }
+        false
+    }
+
+    fn await_phase(&self, seen: u32, thread: usize) {
+        if self.spin(thread, || self.phase.0.load(Ordering::Acquire) != seen) {
+            return;
+        }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while self.phase.load(Ordering::SeqCst) == seen {
-            futex_wait(&self.phase, seen);
+        while self.phase.0.load(Ordering::SeqCst) == seen {
+            futex_wait(&self.phase.0, seen);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
     fn await_done(&self, n: u32) {
-        for _ in 0..SPINS {
-            if self.done.load(Ordering::Acquire) == n {
-                return;
-            }
-            std::hint::spin_loop();
+        if self.done.0.load(Ordering::Acquire) == n
+            || self.spin(0, || self.done.0.load(Ordering::Acquire) == n)
+        {
+            return;
         }
         self.caller_sleeps.store(true, Ordering::SeqCst);
         loop {
-            let done = self.done.load(Ordering::SeqCst);
+            let done = self.done.0.load(Ordering::SeqCst);
             if done == n {
                 break;
             }
-            futex_wait(&self.done, done);
+            futex_wait(&self.done.0, done);
         }
         self.caller_sleeps.store(false, Ordering::SeqCst);
     }
@@ -123,19 +189,24 @@ pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     /// One phase at a time; also guards against two callers.
-    busy: Mutex<u64>,
+    busy: Mutex<u32>,
     phases: AtomicUsize,
 }
 
 impl Pool {
     /// A pool of `threads` threads, the caller of [`Pool::run`] among them.
     pub fn new(threads: usize) -> Self {
+        let lane = |_| Lane {
+            share: AtomicU64::new(0),
+            ahead: AtomicPtr::new(std::ptr::null_mut()),
+            ahead_len: AtomicUsize::new(0),
+        };
         let shared = Arc::new(Shared {
-            ticket: AtomicU64::new(0),
-            job: AtomicPtr::new(std::ptr::null_mut()),
-            done: AtomicU32::new(0),
+            lanes: (0..threads.max(1)).map(lane).collect(),
+            job: Own(AtomicPtr::new(std::ptr::null_mut())),
+            done: Own(AtomicU32::new(0)),
             caller_sleeps: AtomicBool::new(false),
-            phase: AtomicU32::new(0),
+            phase: Own(AtomicU32::new(0)),
             sleepers: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
@@ -163,16 +234,26 @@ impl Pool {
     /// Runs `work(chunk, thread)` for every chunk in `0..n`, each once, on all threads; returns when all are
     /// done. A single chunk runs on the caller alone. Panics if a chunk panicked.
     pub fn run(&self, n: usize, work: &(dyn Fn(usize, usize) + Sync)) {
+        self.run_ahead(n, work, &|_, _| (std::ptr::null(), 0));
+    }
+
+    /// [`Pool::run`]; threads that wait in it and after it fetch what `ahead` names.
+    pub fn run_ahead(&self, n: usize, work: &(dyn Fn(usize, usize) + Sync), ahead: Ahead) {
         if n <= 1 || self.workers.is_empty() {
             (0..n).for_each(|i| work(i, 0));
             return;
         }
         // A chunk's panic is passed on below, after the phase; the lock guards no data that it could break.
         let mut phase = self.busy.lock().unwrap_or_else(|e| e.into_inner());
+        for (i, lane) in self.shared.lanes.iter().enumerate().take(self.threads()) {
+            let (from, len) = ahead(i, self.threads());
+            lane.ahead.store(from.cast_mut(), Ordering::Relaxed);
+            lane.ahead_len.store(len, Ordering::Relaxed);
+        }
         let mut first = 0;
         while first < n {
             let len = (n - first).min(MAX_CHUNKS);
-            *phase += 1;
+            *phase = phase.wrapping_add(1);
             self.phase(*phase, len, &|chunk, thread| work(first + chunk, thread));
             first += len;
         }
@@ -180,26 +261,34 @@ impl Pool {
         assert!(!self.shared.panicked.swap(false, Ordering::AcqRel), "a kernel panicked");
     }
 
-    fn phase(&self, phase: u64, n: usize, work: Work) {
+    fn phase(&self, phase: u32, n: usize, work: Work) {
         let s = &*self.shared;
         let mut job = Job(work);
-        s.done.store(0, Ordering::Relaxed);
-        s.job.store((&raw mut job).cast(), Ordering::Release);
-        s.ticket.store(Ticket::new(phase, n).0, Ordering::Release);
-        s.phase.fetch_add(1, Ordering::SeqCst);
+        s.done.0.store(0, Ordering::Relaxed);
+        s.job.0.store((&raw mut job).cast(), Ordering::Release);
+        for (i, lane) in s.lanes.iter().enumerate().take(self.threads()) {
+            let share = Share::new(phase, own_chunks(n, i, self.threads()));
+            lane.share.store(share.0, Ordering::Release);
+        }
+        s.phase.0.fetch_add(1, Ordering::SeqCst);
         if s.sleepers.load(Ordering::SeqCst) > 0 {
-            futex_wake(&s.phase);
+            futex_wake(&s.phase.0);
         }
         s.help(0);
         s.await_done(n as u32);
     }
 }
 
+/// The chunks of `n` that thread `i` of `threads` starts with.
+pub fn own_chunks(n: usize, i: usize, threads: usize) -> std::ops::Range<usize> {
+    n * i / threads..n * (i + 1) / threads
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.phase.fetch_add(1, Ordering::SeqCst);
-        futex_wake(&self.shared.phase);
+        self.shared.phase.0.fetch_add(1, Ordering::SeqCst);
+        futex_wake(&self.shared.phase.0);
         for w in self.workers.drain(..) {
             // A worker catches panics of its chunks, so it ends in order.
             let _ = w.join();

@@ -4,14 +4,16 @@ use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::time::Instant;
 
-use firth_graph::{Extents, HostValues, LoadError, Lost, Place, Program, SegOp, Segment, Ticket};
+use firth_graph::{Extents, HostValues, LoadError, Lost, Op, Place, Program, SegOp, Segment, Ticket};
 use firth_simd::Level;
 
 use crate::device::Shared;
 use crate::kernels;
-use crate::kernels::ActSlots;
+use crate::kernels::{ActSlots, Partials, plan_partials};
 use crate::memory::Region;
 use crate::operand::{Bases, Cx, Operand};
+use crate::pool::own_chunks;
+use crate::schedule::{self, Space, Span, Touch};
 use crate::states::{CpuState, KvPages, Slots};
 use crate::step::{Args, Step, Worker};
 use crate::store::StoredWeight;
@@ -24,8 +26,10 @@ pub struct CompileCx<'a> {
     pub op: usize,
     /// Activation forms made so far.
     pub acts: ActSlots,
-    /// Steps that run after the one being compiled, and their names.
+    /// Steps that run after the one being compiled, and their names. They touch what the op touches.
     pub after: Vec<(&'static str, Box<dyn Step>)>,
+    /// What divided attention leaves between its parts.
+    pub partials: Arc<Partials>,
     sampler: usize,
 }
 
@@ -89,8 +93,38 @@ impl CompileCx<'_> {
 struct Compiled {
     name: &'static str,
     step: Box<dyn Step>,
-    seconds: f64,
     calls: u64,
+}
+
+/// Steps that run side by side.
+struct Phase {
+    /// Steps by number.
+    steps: Vec<usize>,
+    /// One past the last chunk of each in this run of the phase.
+    ends: Vec<usize>,
+    /// The phase whose weights are fetched by threads that wait in this one.
+    ahead: Option<usize>,
+}
+
+impl Phase {
+    /// Counts the chunks of a step. Returns all of them, and whether the caller should take them alone: when no
+    /// step has more than one, waking others costs more than the work.
+    fn count(&mut self, steps: &[Compiled], cx: &Cx) -> (usize, bool) {
+        let (mut end, mut alone) = (0, true);
+        for (s, to) in self.steps.iter().zip(&mut self.ends) {
+            let n = steps[*s].step.chunks(cx);
+            alone &= n <= 1;
+            end += n;
+            *to = end;
+        }
+        (end, alone)
+    }
+
+    /// Step and chunk of it that chunk `chunk` of the phase is.
+    fn find(&self, chunk: usize) -> (usize, usize) {
+        let at = self.ends.iter().position(|end| chunk < *end).expect("a chunk of the phase");
+        (self.steps[at], if at == 0 { chunk } else { chunk - self.ends[at - 1] })
+    }
 }
 
 /// Scratch of each thread; a thread touches its own entry only.
@@ -103,11 +137,14 @@ unsafe impl Sync for Workers {}
 pub struct CpuProgram {
     shared: Arc<Shared>,
     steps: Vec<Compiled>,
+    phases: Vec<Phase>,
     workers: Workers,
     arena: Region,
     bases: Bases,
     scratch_bytes: u64,
     timed: bool,
+    /// Seconds that phases took, while timed.
+    elapsed: f64,
     submitted: u64,
 }
 
@@ -116,31 +153,52 @@ impl CpuProgram {
     pub fn new(segment: &Segment, shared: Arc<Shared>) -> Result<Self, LoadError> {
         let arena = shared.region(segment.arena_bytes, "activations")?;
         let acts = ActSlots::plan(segment, &shared)?;
-        let mut cx = CompileCx { segment, shared: &shared, op: 0, acts, after: Vec::new(), sampler: 0 };
-        let mut steps = Vec::new();
+        let partials = plan_partials(segment, &shared)?;
+        let after = Vec::new();
+        let mut cx = CompileCx { segment, shared: &shared, op: 0, acts, after, partials, sampler: 0 };
+        let (mut steps, mut touches) = (Vec::new(), Vec::new());
+        let compiled = |name, step| Compiled { name, step, calls: 0 };
         for (i, op) in segment.ops.iter().enumerate() {
             cx.op = i;
             let types: Vec<_> = op.inputs.iter().map(|v| segment.values[*v].ty).collect();
             let kernel = kernels::find(&op.op, &types).expect("the planner asked whether there is a kernel");
-            if let Some(step) = cx.acts.quantiser(&cx, op) {
-                steps.push(Compiled { name: "quantise", step, seconds: 0.0, calls: 0 });
+            let mut touch = Touch::of(segment, op);
+            if let Some(slot) = cx.acts.slot(&cx, op) {
+                let packed = vec![Span::whole(Space::Packed(slot))];
+                if let Some(step) = cx.acts.quantiser(&cx, op) {
+                    steps.push(compiled("quantise", step));
+                    touches.push(Touch { reads: touch.reads.clone(), writes: packed.clone() });
+                }
+                touch.reads.extend(packed);
             }
-            let step = (kernel.compile)(&mut cx, op);
-            steps.push(Compiled { name: op.op.name(), step, seconds: 0.0, calls: 0 });
-            let after = cx.after.drain(..);
-            steps.extend(after.map(|(name, step)| Compiled { name, step, seconds: 0.0, calls: 0 }));
+            if matches!(op.op, Op::Attend(_)) {
+                // They share the memory of divided tiles.
+                touch.writes.push(Span::whole(Space::Partials));
+            }
+            steps.push(compiled(op.op.name(), (kernel.compile)(&mut cx, op)));
+            for (name, step) in cx.after.drain(..) {
+                steps.push(compiled(name, step));
+                touches.push(touch.clone());
+            }
+            touches.push(touch);
         }
+        let phases = make_phases(&touches, &steps);
         let floats = steps.iter().map(|s| s.step.scratch()).max().unwrap_or(0);
         let sampler = (cx.sampler > 0).then_some(cx.sampler);
-        let worker =
-            || Worker { scratch: vec![0.0; floats + 64], sampler: sampler.map(firth_sampling::Scratch::new) };
+        let worker = || Worker {
+            scratch: vec![0.0; floats + 64],
+            sampler: sampler.map(firth_sampling::Scratch::new),
+            seconds: vec![0.0; steps.len()],
+        };
         let threads = shared.pool.threads();
-        let scratch_bytes = (threads * floats * 4) as u64 + cx.acts.bytes();
+        let scratch_bytes = (threads * floats * 4) as u64 + cx.acts.bytes() + cx.partials.bytes();
         Ok(CpuProgram {
             workers: Workers((0..threads).map(|_| UnsafeCell::new(worker())).collect()),
             bases: Bases::new(&arena, 64),
             arena,
             steps,
+            phases,
+            elapsed: 0.0,
             scratch_bytes,
             timed: false,
             submitted: 0,
@@ -150,25 +208,60 @@ impl CpuProgram {
 
     fn run(&mut self, x: Extents) {
         let cx = Cx { x, bases: &self.bases };
-        let (workers, pool) = (&self.workers, &self.shared.pool);
-        for s in &mut self.steps {
-            let n = s.step.chunks(&cx);
+        let pool = &self.shared.pool;
+        for p in 0..self.phases.len() {
+            let (n, alone) = self.phases[p].count(&self.steps, &cx);
             if n == 0 {
                 continue;
             }
-            let start = self.timed.then(Instant::now);
-            let step = &*s.step;
-            pool.run(n, &|chunk, thread| {
+            let ahead = self.phases[p].ahead;
+            let ahead_chunks = ahead.map_or(0, |a| self.phases[a].count(&self.steps, &cx).0);
+            let (phases, steps, workers, timed) = (&self.phases, &self.steps, &self.workers, self.timed);
+            let work = |chunk: usize, thread: usize| {
+                let (step, chunk) = phases[p].find(chunk);
                 // SAFETY: entry `thread` belongs to this thread for the phase.
                 let worker = unsafe { &mut *workers.0[thread].get() };
-                step.run(&cx, chunk, worker);
-            });
+                let start = timed.then(Instant::now);
+                steps[step].step.run(&cx, chunk, worker);
+                if let Some(start) = start {
+                    worker.seconds[step] += start.elapsed().as_secs_f64();
+                }
+            };
+            let start = timed.then(Instant::now);
+            if alone {
+                (0..n).for_each(|chunk| work(chunk, 0));
+            } else {
+                pool.run_ahead(n, &work, &|thread, threads| {
+                    let chunk = own_chunks(ahead_chunks, thread, threads).start;
+                    let memory = ahead.filter(|_| chunk < ahead_chunks).and_then(|a| {
+                        let (step, chunk) = phases[a].find(chunk);
+                        steps[step].step.ahead(&cx, chunk)
+                    });
+                    memory.map_or((std::ptr::null(), 0), |m| (m.as_ptr(), m.len()))
+                });
+            }
             if let Some(start) = start {
-                s.seconds += start.elapsed().as_secs_f64();
-                s.calls += 1;
+                self.elapsed += start.elapsed().as_secs_f64();
+                for s in &self.phases[p].steps {
+                    self.steps[*s].calls += 1;
+                }
             }
         }
     }
+}
+
+/// The phases of a program, each with the next that reads weights.
+fn make_phases(touches: &[Touch], steps: &[Compiled]) -> Vec<Phase> {
+    let phase = |s: Vec<usize>| Phase { ends: vec![0; s.len()], steps: s, ahead: None };
+    let mut phases: Vec<Phase> = schedule::phases(touches).into_iter().map(phase).collect();
+    let mut next = None;
+    for (i, phase) in phases.iter_mut().enumerate().rev() {
+        phase.ahead = next;
+        if phase.steps.iter().any(|s| steps[*s].name == "mat_mul") {
+            next = Some(i);
+        }
+    }
+    phases
 }
 
 impl Program for CpuProgram {
@@ -189,9 +282,13 @@ impl Program for CpuProgram {
 
     fn profile(&mut self, on: bool) -> Vec<(String, f64, u64)> {
         self.timed = on;
+        let threads = self.workers.0.len() as f64;
         let mut out: Vec<(String, f64, u64)> = Vec::new();
-        for s in &mut self.steps {
-            let (seconds, calls) = (std::mem::take(&mut s.seconds), std::mem::take(&mut s.calls));
+        let mut busy = 0.0;
+        for (i, s) in self.steps.iter_mut().enumerate() {
+            let taken = self.workers.0.iter_mut().map(|w| std::mem::take(&mut w.get_mut().seconds[i]));
+            let (seconds, calls) = (taken.sum::<f64>() / threads, std::mem::take(&mut s.calls));
+            busy += seconds;
             match out.iter_mut().find(|(n, ..)| n == s.name) {
                 Some(e) => {
                     e.1 += seconds;
@@ -200,6 +297,8 @@ impl Program for CpuProgram {
                 None => out.push((s.name.into(), seconds, calls)),
             }
         }
+        // What no op accounts for: threads that had nothing to do, or waited for one another.
+        out.push(("waiting".into(), (std::mem::take(&mut self.elapsed) - busy).max(0.0), 0));
         out
     }
 }

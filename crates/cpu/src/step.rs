@@ -12,6 +12,8 @@ pub struct Worker {
     pub scratch: Vec<f32>,
     /// Sampler scratch, where the program samples.
     pub sampler: Option<firth_sampling::Scratch>,
+    /// Seconds spent in each step of the program, while it is timed.
+    pub seconds: Vec<f64>,
 }
 
 /// One op, ready to run.
@@ -25,6 +27,13 @@ pub trait Step: Send + Sync {
     /// Scratch floats per thread.
     fn scratch(&self) -> usize {
         0
+    }
+
+    /// Memory that chunk `chunk` reads first and that no step writes, where it is worth fetching ahead: weights
+    /// that the step streams through once.
+    fn ahead(&self, cx: &Cx, chunk: usize) -> Option<&[u8]> {
+        let _ = (cx, chunk);
+        None
     }
 }
 

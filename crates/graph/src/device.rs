@@ -262,7 +262,8 @@ pub trait Program: Send {
     /// Bytes of scratch it holds besides the segment's arena.
     fn scratch_bytes(&self) -> u64;
 
-    /// Time per op since the last call, where it was asked to keep it: name, seconds, calls.
+    /// Time per op since the last call, where it was asked to keep it: name, seconds (of all threads, divided by
+    /// their number), calls. What no op accounts for stands as `waiting`.
     fn profile(&mut self, on: bool) -> Vec<(String, f64, u64)> {
         let _ = on;
         Vec::new()

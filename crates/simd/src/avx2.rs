@@ -345,4 +345,25 @@ impl Simd for Avx2 {
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         })
     }
+    #[inline(always)]
+    fn reduce_max(self, a: F) -> f32 {
+        reg!(greatest(a[0], a[1]))
+    }
+}
+
+/// The greatest of sixteen lanes, in the tree of [`Simd::reduce_max`].
+///
+/// # Safety
+/// The machine has AVX2.
+#[inline(always)]
+pub(crate) unsafe fn greatest(low: __m256, high: __m256) -> f32 {
+    // SAFETY: by the contract.
+    unsafe {
+        // A maximum of x86 is its second operand where one is NaN: the first is put back where it is one.
+        let eight = _mm256_blendv_ps(_mm256_max_ps(low, high), low, _mm256_cmp_ps::<_CMP_UNORD_Q>(low, low));
+        let max = |a: __m128, b: __m128| _mm_blendv_ps(_mm_max_ps(a, b), a, _mm_cmpunord_ps(a, a));
+        let four = max(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+        let two = max(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(max(two, _mm_movehdup_ps(two)))
+    }
 }

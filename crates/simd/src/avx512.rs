@@ -285,4 +285,8 @@ impl Simd for Avx512 {
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         })
     }
+    #[inline(always)]
+    fn reduce_max(self, a: __m512) -> f32 {
+        reg!(crate::avx2::greatest(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a)))
+    }
 }

@@ -31,7 +31,7 @@ pub use avx2::Avx2;
 pub use avx512::Avx512;
 pub use level::{Kernel, Level, LevelError, dispatch};
 pub use plain::{Emulated4, Scalar};
-pub use token::{LANES, Simd};
+pub use token::{LANES, Simd, prefetch_far};
 
 #[cfg(test)]
 mod tests;

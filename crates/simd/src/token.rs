@@ -352,15 +352,19 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn round(self, a: Self::F) -> Self::F {
         self.to_f(self.round_i(a))
     }
-    /// The greatest lane by the rule of [`Simd::max`]; NaN when a lane is NaN.
+    /// The greatest lane by the rule of [`Simd::max`], in the tree of [`Simd::sum_tree`]; NaN when a lane is NaN.
     #[inline(always)]
     fn reduce_max(self, a: Self::F) -> f32 {
-        let lanes = self.to_array(a);
-        let mut best = lanes[0];
-        for &x in &lanes[1..] {
-            best = if best > x || best.is_nan() { best } else { x };
+        let mut lanes = self.to_array(a);
+        let mut half = 8;
+        while half > 0 {
+            for i in 0..half {
+                let (a, b) = (lanes[i], lanes[i + half]);
+                lanes[i] = if a > b || a.is_nan() { a } else { b };
+            }
+            half /= 2;
         }
-        best
+        lanes[0]
     }
     /// The greatest lane, signed.
     #[inline(always)]
@@ -395,4 +399,16 @@ pub trait Simd: Copy + Send + Sync + 'static {
         }
         total
     }
+}
+
+/// Asks for a cache line that will be read soon, into the second-level cache. A hint: any address will do.
+#[inline(always)]
+pub fn prefetch_far(p: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint; it never faults and changes nothing.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
 }

@@ -111,6 +111,11 @@ impl ActSlots {
         self.buffers.iter().map(|b| b.region.len() as u64).sum()
     }
 
+    /// The buffer that `op` reads, by number.
+    pub fn slot(&self, cx: &CompileCx, op: &SegOp) -> Option<usize> {
+        Some(self.entry(cx, op)?.slot)
+    }
+
     /// The step that fills the buffer that `op` reads, where `op` is the first to read it.
     pub fn quantiser(&self, cx: &CompileCx, op: &SegOp) -> Option<Box<dyn Step>> {
         let entry = self.entry(cx, op)?;
@@ -233,6 +238,13 @@ impl Step for MatMul {
 
     fn scratch(&self) -> usize {
         self.weight.panels(0).0.scratch_floats()
+    }
+
+    fn ahead(&self, cx: &Cx, chunk: usize) -> Option<&[u8]> {
+        let (l, panels) = self.weight.panels(0);
+        let rows = n_rows(&self.x.layout, &cx.x);
+        let first = chunk * panels_per_chunk(l, rows, self.threads) * l.panel_bytes();
+        (rows <= TILE_ROWS).then(|| panels.get(first..)).flatten()
     }
 
     fn run(&self, cx: &Cx, chunk: usize, worker: &mut Worker) {

@@ -15,6 +15,7 @@ mod rows;
 mod sample;
 mod top_k_select;
 
+pub use attend::{Partials, plan_partials};
 pub use mat_mul::ActSlots;
 
 use firth_graph::{Op, Type};

@@ -467,7 +467,7 @@ unsafe fn sub<S: Simd, B: Super, const NR: usize, const NH: usize>(
                 if g < B::SUB / 4 {
                     if const { B::COLD } {
                         let step = (chunk * B::PARTS + part) * (B::SUB / 4) + g;
-                        ahead(s, p, step * (B::BYTES / 64), B::BYTES / 64);
+                        ahead::<NR>(p, step * (B::BYTES / 64), B::BYTES / 64);
                     }
                     let mut w = [s.splat_i(0); NH];
                     for h in 0..NH {

@@ -253,16 +253,17 @@ impl Call<'_> {
             }
             return;
         }
-        if full > 0 {
-            self.run::<T, TILE_ROWS>(panels, panel_bytes, range.clone(), 0, full, TILE_ROWS);
-        }
+        // What is left over first: it fetches the panel ahead.
         match a.rows % TILE_ROWS {
-            1 => self.run::<T, 1>(panels, panel_bytes, range, full, 1, 1),
-            2 => self.run::<T, 2>(panels, panel_bytes, range, full, 1, 2),
-            3 => self.run::<T, 3>(panels, panel_bytes, range, full, 1, 3),
-            4 => self.run::<T, 4>(panels, panel_bytes, range, full, 1, 4),
-            5 => self.run::<T, 5>(panels, panel_bytes, range, full, 1, 5),
+            1 => self.run::<T, 1>(panels, panel_bytes, range.clone(), full, 1, 1),
+            2 => self.run::<T, 2>(panels, panel_bytes, range.clone(), full, 1, 2),
+            3 => self.run::<T, 3>(panels, panel_bytes, range.clone(), full, 1, 3),
+            4 => self.run::<T, 4>(panels, panel_bytes, range.clone(), full, 1, 4),
+            5 => self.run::<T, 5>(panels, panel_bytes, range.clone(), full, 1, 5),
             _ => {}
+        }
+        if full > 0 {
+            self.run::<T, TILE_ROWS>(panels, panel_bytes, range, 0, full, TILE_ROWS);
         }
     }
 

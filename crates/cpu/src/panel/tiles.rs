@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use firth_simd::{Kernel, LANES, Level, Simd};
+use firth_simd::{Kernel, LANES, Level, Simd, prefetch_far};
 
 use crate::act::TILE_ROWS;
 use crate::panel::layout::PANEL;
@@ -198,16 +198,20 @@ macro_rules! eight {
 pub(crate) use eight;
 
 /// Bytes that a prefetch runs ahead of the kernel.
-const AHEAD: usize = 4096;
+const AHEAD: usize = 8192;
 
-/// Asks for the lines of one step of a kernel, `len` bytes (up to two lines) from `offset` in the block
-/// at `p`, well ahead. Spread over the steps: a burst at the start of a block would stall the core.
+/// Asks for the lines of one step of a kernel of `NR` rows, `len` bytes (up to two lines) from `offset` in the block
+/// at `p`, well ahead. Spread over the steps: a burst at the start of a block would stall the core. Into the
+/// second-level cache, which takes more requests at a time than the first. A full tile asks for nothing: it is bound
+/// by arithmetic, and its panel serves many tiles.
 #[inline(always)]
-pub(crate) fn ahead<S: Simd>(s: S, p: *const u8, offset: usize, len: usize) {
-    let p = p.wrapping_add(AHEAD + offset);
-    s.prefetch(p);
-    if len > 64 {
-        s.prefetch(p.wrapping_add(64));
+pub(crate) fn ahead<const NR: usize>(p: *const u8, offset: usize, len: usize) {
+    if const { NR < TILE_ROWS } {
+        let p = p.wrapping_add(AHEAD + offset);
+        prefetch_far(p);
+        if len > 64 {
+            prefetch_far(p.wrapping_add(64));
+        }
     }
 }
 
