@@ -66,6 +66,7 @@ pub const ARCHS: &[Arch] = &[
     hunyuan::EXPERTS,
     hunyuan::MAINCODER,
     jamba::ARCH,
+    kimi_k3::ARCH,
     kimi_linear::ARCH,
     laguna::ARCH,
     lfm2::DENSE,

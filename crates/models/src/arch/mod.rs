@@ -20,6 +20,7 @@ pub mod granite_swa;
 pub mod grok;
 pub mod hunyuan;
 pub mod jamba;
+pub mod kimi_k3;
 pub mod kimi_linear;
 pub mod laguna;
 pub mod lfm2;

@@ -6,12 +6,10 @@
 //! Source: transformers `modeling_nemotron_h.py`; GGUF keys `nemotron_h.*`, `nemotron_h_moe.*`. A layer is
 //! Mamba-2 without key heads and feed-forward, attention without feed-forward.
 
-use firth_graph::{ActKind, Gating, Graph, Node, op};
+use firth_graph::{ActKind, Gating, op};
 
-use crate::StepNodes;
 use crate::blocks::{
-    Block, Chain, Decoder, Experts, Layer, Linear, Mamba2, MambaShape, Mlp, NormKind, Residual, Route, Sum,
-    by_keys, one_for_all,
+    Block, Chain, Decoder, LatentMoe, Mamba2, MambaShape, Mlp, NormKind, Residual, Sum, by_keys,
 };
 use crate::config::{self, Config};
 use crate::registry::{Arch, Loaded};
@@ -40,7 +38,9 @@ fn load(w: &Weights) -> Loaded {
             }
             _ => {
                 let shared = Mlp::plain(&l.ffn, "_shexp", c.width, sizes.shared, ActKind::ReluSquared);
-                Box::new(Sum(LatentMoe::new(l, &sizes), shared))
+                let experts =
+                    LatentMoe::new(l, "ffn_latent", sizes.latent, sizes.experts, ActKind::ReluSquared);
+                Box::new(Sum(experts.by(l, sizes.choice), shared))
             }
         };
         Chain(vec![Box::new(Residual::pre(l.mixer.norm("attn_norm", c.width), block))])
@@ -53,36 +53,4 @@ struct Sizes {
     shared: usize,
     latent: usize,
     choice: op::Router,
-}
-
-/// Experts over a projection of the rows.
-struct LatentMoe {
-    route: Route,
-    down: Option<Linear>,
-    experts: Experts,
-    up: Option<Linear>,
-}
-
-impl LatentMoe {
-    fn new(l: &Layer, s: &Sizes) -> Self {
-        let linear =
-            |name: &str, i, o| l.ffn.has(&format!("{name}.weight")).then(|| l.ffn.linear(name, i, o));
-        LatentMoe {
-            route: Route::new(l, s.choice).biased(l),
-            down: linear("ffn_latent_down", l.c.width, s.latent),
-            experts: Experts::new(&l.experts, l.c.n_experts, s.latent, s.experts, ActKind::ReluSquared),
-            up: linear("ffn_latent_up", s.latent, l.c.width),
-        }
-    }
-}
-
-impl Block for LatentMoe {
-    fn forward(&self, g: &mut Graph, x: Node, _: &StepNodes) -> Node {
-        let [ids, weights] = self.route.choose(g, x);
-        let t = self.down.as_ref().map_or(x, |w| w.apply(g, x));
-        let rows = one_for_all(g, t);
-        let y = self.experts.apply(g, rows, ids);
-        let y = g.push(op::MoeSum, &[y, weights]);
-        self.up.as_ref().map_or(y, |w| w.apply(g, y))
-    }
 }

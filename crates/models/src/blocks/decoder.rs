@@ -14,7 +14,7 @@ pub struct Decoder {
     /// Where rows come from.
     pub embed: Embedding,
     /// What changes them, in order.
-    layers: Vec<Chain>,
+    body: Box<dyn Block>,
     /// What becomes of them.
     pub head: Head,
     draft: Option<Box<dyn DraftHead>>,
@@ -36,8 +36,21 @@ impl Decoder {
         head: Head,
         mut layer: impl FnMut(&Layer) -> Chain,
     ) -> Decoder {
+        Decoder::of_body(w, c, embed, head, |states| {
+            Layers((0..c.n_layers).map(|i| layer(&Layer::new(w, c, i, states))).collect())
+        })
+    }
+
+    /// As [`Decoder::with`], where `body` makes all that stands between embedding and head; its layers keep `States`.
+    pub fn of_body<B: Block + 'static>(
+        w: &Weights,
+        c: &Config,
+        embed: Embedding,
+        head: Head,
+        body: impl FnOnce(&States) -> B,
+    ) -> Decoder {
         let states = States::default();
-        let layers = (0..c.n_layers).map(|i| layer(&Layer::new(w, c, i, &states))).collect();
+        let body = Box::new(body(&states));
         let info = ModelInfo {
             arch: w.arch().into(),
             n_layers: c.n_layers,
@@ -48,7 +61,7 @@ impl Decoder {
             slots: states.slots(),
             draft: None,
         };
-        Decoder { info, embed, layers, head, draft: None }
+        Decoder { info, embed, body, head, draft: None }
     }
 
     /// With a drafting head that takes hidden rows of `width`, made by `head` of the layer behind the last.
@@ -72,18 +85,26 @@ impl Decoder {
     }
 }
 
+/// Layers one after another, each under its name.
+pub struct Layers(pub Vec<Chain>);
+
+impl Block for Layers {
+    fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
+        self.0.iter().enumerate().fold(x, |x, (i, layer)| {
+            g.scope(format!("blk.{i}"));
+            layer.forward(g, x, step)
+        })
+    }
+}
+
 impl Model for Decoder {
     fn info(&self) -> ModelInfo {
         self.info.clone()
     }
 
     fn forward(&self, g: &mut Graph, step: &StepNodes) -> Node {
-        let mut x = self.embed.rows(g, step);
-        for (i, layer) in self.layers.iter().enumerate() {
-            g.scope(format!("blk.{i}"));
-            x = layer.forward(g, x, step);
-        }
-        x
+        let x = self.embed.rows(g, step);
+        self.body.forward(g, x, step)
     }
 
     fn normalise(&self, g: &mut Graph, hidden: Node) -> Node {
