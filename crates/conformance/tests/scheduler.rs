@@ -242,3 +242,21 @@ fn a_long_prompt_can_be_ended() {
     let again = model.generate(prompt(), &Default::default(), &mut |_| ControlFlow::Continue(()));
     assert!(!again.expect("an answer").ids.is_empty());
 }
+
+/// One prompt in eight sequences at once: one text, that of one sequence.
+#[test]
+fn one_prompt_eight_times() {
+    let Some(file) = models::real(models::SMOLLM2) else { return };
+    let texts = |parallel: usize| {
+        let o = EngineOptions { ctx: Some(320), parallel, cache_bytes: 0, ..EngineOptions::default() };
+        let mut s = Scheduler::new(models::engine(&file, &o, Level::detect(), 2));
+        let params = Params { temperature: 0.0, ..Params::default() };
+        let ids: Vec<u32> = (0..40).map(|i| 1000 + 37 * i).collect();
+        run(&mut s, (0..parallel).map(|_| Request::new(ids.clone(), params.clone(), 96)).collect())
+    };
+    let alone = texts(1).remove(0);
+    assert_eq!(alone.0.len(), 96);
+    for (i, text) in texts(8).into_iter().enumerate() {
+        assert_eq!(text, alone, "sequence {i} of 8");
+    }
+}

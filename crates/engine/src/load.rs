@@ -78,6 +78,8 @@ fn open(file: &Arc<Gguf>, decl: &WeightDecl) -> Result<Box<dyn WeightBytes>, Loa
         || LoadError::Device { device: "file".into(), reason: format!("tensor `{name}` is missing") };
     let index = file.tensors().iter().position(|t| t.name == *name).ok_or_else(missing)?;
     let info = &file.tensors()[index];
+    // A scale that is no number would show as a broken answer much later. The look costs 2 to 3% of a load.
+    file.check_data(info).map_err(|e| LoadError::Device { device: "file".into(), reason: e.to_string() })?;
     let bytes = FileBytes { file: file.clone(), index };
     if info.dtype == decl.layout.dtype {
         return Ok(Box::new(bytes));

@@ -75,6 +75,11 @@ impl Config {
         let default_dim = width.checked_div(first).unwrap_or(0);
         let key_dim = optional(w, "attention.key_length", default_dim, MAX_EXTENT)?;
         let value_dim = optional(w, "attention.value_length", default_dim, MAX_EXTENT)?;
+        for (name, dim) in [("attention.key_length", key_dim), ("attention.value_length", value_dim)] {
+            if first > 0 && dim == 0 && w.has_key(name) {
+                return Err(ModelError::value(w.key(name), dim, "1 or more where a layer has heads"));
+            }
+        }
         if first > 0 && (key_dim == 0 || value_dim == 0) {
             let expected = format!("at most embedding_length, which is {width}");
             return Err(ModelError::value(w.key("attention.head_count"), first, expected));
@@ -267,4 +272,71 @@ fn per_layer(w: &Weights, name: &str, n: usize) -> Result<Option<Vec<usize>>, Mo
         return Err(ModelError::value(key, v, format!("at most {MAX_EXTENT}")));
     }
     Ok(Some(v.into_iter().map(|v| v as usize).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use firth_gguf::{Gguf, Writer};
+
+    use super::*;
+
+    /// What becomes of a sound set of keys when one of them is changed, or left out.
+    fn read(key: &str, value: Option<Value>) -> Result<Config, ModelError> {
+        let mut writer = Writer::new();
+        let sound = [
+            ("block_count", 2),
+            ("context_length", 256),
+            ("embedding_length", 64),
+            ("feed_forward_length", 96),
+            ("attention.head_count", 4),
+            ("attention.head_count_kv", 2),
+        ];
+        let m = writer.metadata_mut();
+        m.insert("t.attention.layer_norm_rms_epsilon", Value::F32(1e-5));
+        for (name, v) in sound {
+            if name != key || value.is_some() {
+                m.insert(format!("t.{name}").as_str(), Value::U32(v));
+            }
+        }
+        if let Some(v) = value {
+            m.insert(format!("t.{key}").as_str(), v);
+        }
+        let mut bytes = Vec::new();
+        writer.write_to(&mut bytes).expect("memory takes bytes");
+        let file = Gguf::from_bytes(bytes, "test").expect("what was written can be read");
+        Config::read(&Weights::new(&file, "t"), NormKind::Rms)
+    }
+
+    #[track_caller]
+    fn refused(key: &str, value: Value, expected: &str) {
+        let shown = format!("{key} = {value:?}");
+        let e = read(key, Some(value)).err().unwrap_or_else(|| panic!("{shown} is taken")).to_string();
+        assert!(e.contains(&format!("`t.{key}`")) && e.contains(expected), "{shown}: {e}");
+    }
+
+    #[test]
+    fn absurd_keys_are_refused_by_name() {
+        let c = read("", Some(Value::U32(0))).expect("sound keys");
+        assert_eq!((c.n_layers, c.width, c.key_dim, &c.kv_heads[..]), (2, 64, 16, &[2, 2][..]));
+        for n in [0, 513, 1 << 31, u32::MAX] {
+            refused("block_count", Value::U32(n), "expected 1 to 512");
+        }
+        refused("embedding_length", Value::U32(0), "expected 1 to");
+        refused("embedding_length", Value::U32(66), "expected a multiple of head_count, which is 4");
+        refused("context_length", Value::U32(0), "expected 1 to");
+        refused("attention.head_count", Value::U32(u32::MAX), "expected at most");
+        refused("attention.head_count_kv", Value::U32(3), "expected a divisor of head_count, which is 4");
+        refused("attention.head_count", Value::U32(128), "expected at most embedding_length, which is 64");
+        refused("attention.head_count", Value::Str("4".into()), "string");
+        refused("attention.key_length", Value::U32(0), "expected 1 or more");
+        refused("attention.value_length", Value::U32(0), "expected 1 or more");
+        refused("nextn_predict_layers", Value::U32(2), "expected below block_count, which is 2");
+        refused("expert_used_count", Value::U32(2), "expected between 1 and expert_count, which is 0");
+        refused("attention.layer_norm_rms_epsilon", Value::F32(f32::NAN), "is NaN");
+        for missing in ["block_count", "embedding_length", "context_length"] {
+            let e =
+                read(missing, None).err().unwrap_or_else(|| panic!("{missing} is not missed")).to_string();
+            assert!(e.contains(&format!("`t.{missing}` is missing")), "{e}");
+        }
+    }
 }
