@@ -57,7 +57,7 @@ fn an_interrupt_ends_the_answer() {
 fn an_interrupt_ends_the_program_elsewhere() {
     let text = std::env::temp_dir().join(format!("firth-interrupt-{}.txt", std::process::id()));
     std::fs::write(&text, "It was the best of times. ".repeat(40_000)).expect("a temporary file");
-    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../firth/assets/qwen3-tiny-Q8_0.gguf");
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../firth/assets/qwen35-tiny-mtp-Q4_K_M.gguf");
     let mut child = Command::new(env!("CARGO_BIN_EXE_firth"))
         .args(["perplexity", model, "-c", "64", "-f"])
         .arg(&text)

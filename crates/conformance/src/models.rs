@@ -24,6 +24,13 @@ pub fn real(name: &str) -> Option<Arc<Gguf>> {
     None
 }
 
+/// A small trained model by its file name. `None` where the fixtures are absent, which is a failure under
+/// `CI=true`.
+pub fn tiny(name: &str) -> Option<Arc<Gguf>> {
+    let path = crate::fixture::shared()?.join("fixtures/tiny").join(name);
+    Some(Arc::new(Gguf::open(&path).expect("a tiny model")))
+}
+
 /// SmolLM2-135M-Instruct, Q4_1.
 pub const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 /// gemma-3-270m-it, Q4_K_M; its window is 512.

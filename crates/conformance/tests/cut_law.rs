@@ -21,11 +21,6 @@ fn check(name: &str, file: &Arc<Gguf>, n: usize, cells: &[Cell]) {
     }
 }
 
-fn tiny(name: &str) -> Option<Arc<Gguf>> {
-    let path = fixture::shared()?.join("fixtures/tiny").join(name);
-    Some(Arc::new(Gguf::open(&path).expect("a tiny model")))
-}
-
 /// Levels that are fast everywhere, and the plain ones, whose every lane is a call.
 fn levels() -> (Vec<Level>, Vec<Level>) {
     Level::available().partition(|l| matches!(l, Level::Avx2 | Level::Avx512))
@@ -34,7 +29,7 @@ fn levels() -> (Vec<Level>, Vec<Level>) {
 #[test]
 fn tiny_trained_models_at_every_level() {
     let (fast, plain) = levels();
-    let Some(file) = tiny("qwen3-tiny-Q8_0.gguf") else { return };
+    let Some(file) = models::tiny("qwen3-tiny-Q8_0.gguf") else { return };
     let kvs = [Dtype::F16, Dtype::Q8_0];
     check("qwen3-tiny", &file, 70, &cells(&kvs, &fast, &[1, 2], &[0, 3], CUTS));
     check("qwen3-tiny", &file, 8, &cells(&kvs, &plain, &[1, 2], &[1], &[&[5, 1]]));
@@ -75,7 +70,7 @@ fn gemma3_past_its_window() {
 /// cache and go on; every row of logits is that of its tokens computed at once.
 #[test]
 fn random_mixtures() {
-    let Some(file) = tiny("qwen3-tiny-Q8_0.gguf") else { return };
+    let Some(file) = models::tiny("qwen3-tiny-Q8_0.gguf") else { return };
     let mixtures = Mixtures::new(&file, Dtype::F16, 90).expect("a model of the tests loads");
     let (fast, plain) = levels();
     let levels = if fast.is_empty() { plain } else { fast };

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use firth::EngineOptions;
-use firth_conformance::fixture;
 use firth_conformance::models::{self, Random, hash};
 use firth_cpu::Level;
 use firth_engine::{Engine, Feed, Seq, SpecMode, SpecOptions, Want};
@@ -205,8 +204,7 @@ impl Test {
 
 #[track_caller]
 fn check(name: &str, kinds: &[&str]) {
-    let Some(shared) = fixture::shared() else { return };
-    let file = Arc::new(Gguf::open(&shared.join("fixtures/tiny").join(name)).expect("a tiny model"));
+    let Some(file) = models::tiny(name) else { return };
     let mut test = Test::new(&file, name, 11);
     test.run(operations());
     println!("{name}: {:?}", test.seen);

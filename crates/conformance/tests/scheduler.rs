@@ -73,8 +73,11 @@ fn crowded(share: u64) -> EngineOptions {
     let file = firth::bundled().expect("the bundled model");
     let mut o = options();
     let plan = firth_engine::plan_only(&file, &[models::cpu(Level::detect(), 1)], &o).expect("it fits");
-    let pages: u64 = plan.states.iter().map(|(_, bytes, n)| (bytes * n) as u64).sum();
-    let fixed = plan.weight_bytes[0] + plan.plan.scratch_bytes() as u64;
+    let states: u64 = plan.states.iter().map(|(_, bytes, n)| (bytes * n) as u64).sum();
+    // Slots are there for every sequence, whatever the pages.
+    let slots = plan.slot_bytes * 2 * o.parallel as u64;
+    let pages = states - slots;
+    let fixed = plan.weight_bytes[0] + plan.plan.scratch_bytes() as u64 + slots;
     o.max_bytes = Some(fixed + pages * share / 100);
     o
 }

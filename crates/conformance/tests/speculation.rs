@@ -3,7 +3,6 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use firth_conformance::fixture;
 use firth_conformance::models::{self, Random};
 use firth_cpu::Level;
 use firth_engine::{
@@ -11,11 +10,6 @@ use firth_engine::{
 };
 use firth_gguf::Gguf;
 use firth_sampling::{Constraint, ConstraintError, Params};
-
-fn tiny(name: &str) -> Option<Arc<Gguf>> {
-    let path = fixture::shared()?.join("fixtures/tiny").join(name);
-    Some(Arc::new(Gguf::open(&path).expect("a tiny model")))
-}
 
 fn scheduler(file: &Arc<Gguf>, spec: SpecOptions, parallel: usize) -> Scheduler {
     let options = EngineOptions { ctx: Some(256), parallel, batch: 64, spec, ..EngineOptions::default() };
@@ -162,7 +156,7 @@ fn check_with(
 
 #[test]
 fn ids_are_those_without_speculation() {
-    let Some(file) = tiny("qwen3-tiny-Q8_0.gguf") else { return };
+    let Some(file) = models::tiny("qwen3-tiny-Q8_0.gguf") else { return };
     for temperature in [0.0, 0.7, 1.3] {
         check(&file, &[SpecMode::Ngram, SpecMode::Custom], 12, temperature, &|_| {});
     }
@@ -171,7 +165,7 @@ fn ids_are_those_without_speculation() {
 #[test]
 fn hybrids_with_a_head() {
     for name in ["qwen35-tiny-mtp-Q4_0.gguf", "qwen35moe-tiny-mtp-F16.gguf"] {
-        let Some(file) = tiny(name) else { return };
+        let Some(file) = models::tiny(name) else { return };
         for temperature in [0.0, 0.7, 1.3] {
             check(&file, &[SpecMode::Mtp, SpecMode::Custom], 6, temperature, &|_| {});
         }
@@ -182,7 +176,7 @@ fn hybrids_with_a_head() {
 
 #[test]
 fn convolutions_alone() {
-    let Some(file) = tiny("lfm2-tiny-F32.gguf") else { return };
+    let Some(file) = models::tiny("lfm2-tiny-F32.gguf") else { return };
     check(&file, &[SpecMode::Ngram, SpecMode::Custom], 6, 0.0, &|_| {});
 }
 
@@ -193,7 +187,7 @@ fn another_model_drafts() {
         ("qwen35-tiny-mtp-Q4_0.gguf", "qwen3-tiny-Q8_0.gguf"),
         ("qwen3-tiny-Q8_0.gguf", "qwen35-tiny-mtp-Q4_0.gguf"),
     ] {
-        let (Some(file), Some(draft)) = (tiny(name), tiny(draft)) else { return };
+        let (Some(file), Some(draft)) = (models::tiny(name), models::tiny(draft)) else { return };
         check_with(&file, Some(&draft), &[SpecMode::Draft], 6, 0.0, &|_| {});
         check_with(&file, Some(&draft), &[SpecMode::Draft], 6, 0.7, &|_| {});
     }
@@ -201,7 +195,7 @@ fn another_model_drafts() {
 
 #[test]
 fn penalties_constraints_and_limits_inside_drafts() {
-    let Some(file) = tiny("qwen3-tiny-Q8_0.gguf") else { return };
+    let Some(file) = models::tiny("qwen3-tiny-Q8_0.gguf") else { return };
     let modes = [SpecMode::Custom];
     check(&file, &modes, 4, 0.0, &|r| r.params.repeat_penalty = 1.3);
     check(&file, &modes, 4, 0.7, &|r| r.params.presence_penalty = 0.8);

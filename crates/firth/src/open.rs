@@ -8,11 +8,11 @@ use firth_gguf::{Gguf, Value};
 use crate::error::Error;
 
 /// The small bundled model.
-static BUNDLED: &[u8] = include_bytes!("../assets/qwen3-tiny-Q8_0.gguf");
+static BUNDLED: &[u8] = include_bytes!("../assets/qwen35-tiny-mtp-Q4_K_M.gguf");
 
 /// The bundled model: small, English of a sort, for a first try without a download.
 pub fn bundled() -> Result<Arc<Gguf>, Error> {
-    Ok(Arc::new(Gguf::from_bytes(BUNDLED.to_vec(), "bundled qwen3-tiny")?))
+    Ok(Arc::new(Gguf::from_bytes(BUNDLED.to_vec(), "bundled qwen35-tiny-mtp")?))
 }
 
 /// Opens a model file and applies overrides `KEY=TYPE:VALUE`.
