@@ -99,6 +99,19 @@ impl Drafter for Oracle {
     }
 }
 
+/// Prompts of a whole run: `FIRTH_PROMPTS`, with every length of drafts.
+fn whole() -> Option<usize> {
+    std::env::var("FIRTH_PROMPTS").ok().and_then(|n| n.parse().ok())
+}
+
+fn lengths() -> Vec<(usize, DraftLength)> {
+    let all = (1..=8).map(|n| (n, DraftLength::Fixed));
+    let some = [(1, DraftLength::Fixed), (8, DraftLength::Fixed)];
+    let fixed: Vec<_> = if whole().is_some() { all.collect() } else { some.into() };
+    let clocks = [(3, DraftLength::Adaptive), (8, DraftLength::Random(5))];
+    fixed.into_iter().chain(clocks).collect()
+}
+
 /// Every way to draft against none.
 #[track_caller]
 fn check(file: &Arc<Gguf>, modes: &[SpecMode], n: usize, temperature: f32, edit: &dyn Fn(&mut Request)) {
@@ -114,18 +127,12 @@ fn check_with(
     temperature: f32,
     edit: &dyn Fn(&mut Request),
 ) {
-    let prompts = prompts(n);
+    let prompts = prompts(whole().unwrap_or(n));
     let asked = || prompts.iter().map(|p| request(p, temperature, edit)).collect::<Vec<_>>();
     let (base, ..) = run(&mut scheduler(file, SpecOptions::default(), 1), asked());
     let texts: Vec<Vec<u32>> = prompts.iter().zip(&base).map(|(p, (t, _))| [&p[..], t].concat()).collect();
     for &mode in modes {
-        let lengths = [
-            (1, DraftLength::Fixed),
-            (3, DraftLength::Adaptive),
-            (8, DraftLength::Fixed),
-            (8, DraftLength::Random(5)),
-        ];
-        for (max, length) in lengths {
+        for (max, length) in lengths() {
             for parallel in [1, 4] {
                 let mut s = scheduler(file, SpecOptions { mode, max, length }, parallel);
                 if mode == SpecMode::Custom {

@@ -130,7 +130,7 @@ impl Engine {
         let scratch = main.plan().scratch_bytes() as u64 + main.program_bytes();
         let report = LoadReport {
             weight_bytes: resources.weight_bytes,
-            page_bytes: p.pools.bytes(),
+            page_bytes: p.pools.bytes,
             scratch_bytes: scratch + head.as_ref().map_or(0, Head::scratch_bytes),
             seconds: start.elapsed().as_secs_f64(),
         };

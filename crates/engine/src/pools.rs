@@ -24,6 +24,9 @@ pub(crate) struct Largest {
 #[derive(Clone, Debug)]
 pub(crate) struct Pools {
     spec: MemorySpec,
+    /// Bytes of all sequences at full length and of the cache: pages and slots have one budget, so the pools hold
+    /// more than can be in use at a time.
+    pub bytes: u64,
     /// Bytes that one sequence of full length needs and that it may take, where it does not fit.
     pub short: Option<(u64, u64)>,
 }
@@ -68,21 +71,15 @@ impl Pools {
             max_seqs: o.parallel,
             max_ctx: n.ctx,
             max_rollback,
-            cache_bytes: o.cache_bytes,
+            cache_bytes: cache,
         };
-        Pools { spec, short: (one > limit).then_some((one, limit)) }
+        Pools { spec, bytes: one + others + cache, short: (one > limit).then_some((one, limit)) }
     }
 
     /// Pages or slots of a state.
     pub fn count(&self, s: &StateDecl) -> usize {
         let slots = || self.spec.slots.map_or(0, |s| s.n_slots);
         s.spec.group().map_or_else(slots, |g| self.spec.groups[g.0 as usize].n_pages) as usize
-    }
-
-    /// Bytes of all of them together.
-    pub fn bytes(&self) -> u64 {
-        let pages = self.spec.groups.iter().map(|g| g.page_bytes * u64::from(g.n_pages)).sum::<u64>();
-        pages + self.spec.slots.map_or(0, |s| s.slot_bytes * u64::from(s.n_slots))
     }
 
     /// Bytes that one sequence keeps in slots.

@@ -27,6 +27,8 @@ pub struct PlanSummary {
     pub fusions: FusionReport,
     /// Name, bytes of a page or slot, and how many of them, of each state.
     pub states: Vec<(String, usize, usize)>,
+    /// Bytes of all sequences at full length and of the cache.
+    pub state_bytes: u64,
     /// Bytes that one sequence keeps in slots.
     pub slot_bytes: u64,
     /// Bytes of weights on each device.
@@ -189,6 +191,7 @@ pub fn plan_only(
     let programs = [Some(&p.main), p.head.as_ref()].into_iter().flatten();
     Ok(PlanSummary {
         weight_bytes: weight_bytes(programs, &refs),
+        state_bytes: p.pools.bytes,
         slot_bytes: p.pools.slot_bytes(),
         info: p.info,
         ctx: p.ctx,

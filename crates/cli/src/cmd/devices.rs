@@ -52,10 +52,6 @@ fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-fn page_bytes(s: &PlanSummary) -> u64 {
-    s.states.iter().map(|(_, bytes, n)| (bytes * n) as u64).sum()
-}
-
 fn print(s: &PlanSummary, names: &[String], slots: &[(usize, u64)]) {
     println!(
         "{}: {} layers, width {}, vocabulary {}",
@@ -73,7 +69,7 @@ fn print(s: &PlanSummary, names: &[String], slots: &[(usize, u64)]) {
         println!("weights on {name}: {}", mib(*bytes));
     }
     println!("step inputs and outputs: {}", mib(s.plan.host.iter().map(|h| h.bytes as u64).sum()));
-    println!("keys and values, all pages in use: {} (taken as used)", mib(page_bytes(s)));
+    println!("keys, values and states, with the cache: {} at most, taken as used", mib(s.state_bytes));
     for (max, bytes) in slots {
         println!("states of a sequence, drafts of {max}: {}", mib(*bytes));
     }
@@ -96,7 +92,7 @@ fn to_json(s: &PlanSummary, names: &[String], slots: &[(usize, u64)]) -> serde_j
         "segments": s.plan.segments.iter().map(segment).collect::<Vec<_>>(),
         "weight_bytes": s.weight_bytes,
         "host_bytes": s.plan.host.iter().map(|h| h.bytes).sum::<usize>(),
-        "page_bytes": page_bytes(s),
+        "page_bytes": s.state_bytes,
         "spec": format!("{:?}", s.spec.mode).to_lowercase(),
         "slot_bytes": s.slot_bytes,
         "slot_bytes_by_draft": slots.iter().map(|(n, b)| json!({"spec_max": n, "bytes": b})).collect::<Vec<_>>(),

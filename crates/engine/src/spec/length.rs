@@ -75,8 +75,8 @@ pub struct Acceptance {
 
 impl Default for Acceptance {
     fn default() -> Self {
-        // Two imagined tries of which 1.2 were kept: a start that a few real ones outweigh.
-        Acceptance { tried: [2.0; DEPTHS], kept: [1.2; DEPTHS], rest: 0, interval: 8, choices: 0 }
+        // One imagined try, kept by more than half: a start that the first real ones outweigh.
+        Acceptance { tried: [1.0; DEPTHS], kept: [0.6; DEPTHS], rest: 0, interval: 16, choices: 0 }
     }
 }
 
@@ -90,7 +90,7 @@ impl Acceptance {
             self.kept[depth] = self.kept[depth] * Self::KEEP + f32::from(depth < accepted);
         }
         if drafted > 0 && accepted > 0 {
-            self.interval = 8;
+            self.interval = 16;
         }
     }
 
