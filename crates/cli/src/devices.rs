@@ -18,11 +18,7 @@ pub fn open(c: &Common) -> Result<Vec<Arc<dyn Device>>> {
 
 /// The CPU.
 pub fn cpu(c: &Common) -> Result<CpuDevice> {
-    let threads = c.threads.unwrap_or_else(default_threads);
-    if threads == 0 || threads > 1024 {
-        bail!("--threads is {threads}, expected 1 to 1024");
-    }
-    let mut options = CpuOptions::new(threads).context("instruction set")?;
+    let mut options = CpuOptions::new(threads(c)?).context("instruction set")?;
     options.max_bytes = c.max_memory;
     Ok(CpuDevice::new(options))
 }
@@ -43,11 +39,23 @@ pub fn engine_options(c: &Common) -> EngineOptions {
     }
 }
 
-/// The smallest of affinity, cgroup quota and physical cores.
-pub fn default_threads() -> usize {
+/// Threads as asked for, at most as many as may run at once: more would wait for each other and give the same bits.
+/// The smallest of affinity, cgroup quota and physical cores where none were asked for.
+pub fn threads(c: &Common) -> Result<usize> {
     // The library's count already heeds affinity and cgroup quota.
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
-    allowed.min(physical_cores().unwrap_or(allowed)).max(1)
+    match c.threads {
+        None => Ok(allowed.min(physical_cores().unwrap_or(allowed)).max(1)),
+        Some(0) => bail!("--threads is 0, expected 1 or more"),
+        Some(n) if n > allowed => {
+            static SAID: std::sync::Once = std::sync::Once::new();
+            SAID.call_once(|| {
+                eprintln!("firth: warning: --threads {n} is more than may run here; {allowed} are used")
+            });
+            Ok(allowed)
+        }
+        Some(n) => Ok(n),
+    }
 }
 
 /// Cores by the kernel's topology; `None` where it does not say.

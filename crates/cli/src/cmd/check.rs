@@ -7,7 +7,7 @@ use firth::{CheckOptions, Device, Verdict};
 use firth_cpu::{CpuDevice, CpuOptions, Level};
 
 use crate::args::Check;
-use crate::devices::{default_threads, engine_options};
+use crate::devices::{engine_options, threads};
 
 /// Tokens of the sequence: a text where the model has a vocabulary, else numbers spread over it.
 const TEXT: &str = "It is a truth universally acknowledged, that a single man in possession of a good fortune, \
@@ -31,7 +31,7 @@ pub fn check(a: Check) -> Result<()> {
         engine: engine_options(&a.common),
         levels: level_names,
         devices: &devices,
-        threads: a.common.threads.unwrap_or_else(default_threads),
+        threads: threads(&a.common)?,
     };
     println!("{} tokens, base: alone, one step, {}", options.ids.len(), options.levels[0]);
     let rows = firth::check(&file, &options, &mut |row| {

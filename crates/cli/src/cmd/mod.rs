@@ -48,7 +48,11 @@ fn load(file: Arc<Gguf>, c: &Common, options: &EngineOptions) -> Result<Model> {
     start_log(&c.log);
     warn_about_context(&file, options);
     let bar = Progress::new(file.file_bytes());
-    let model = Model::load(file, crate::devices::open(c)?, options, &mut |bytes| bar.add(bytes));
+    let devices = crate::devices::open(c)?;
+    for d in &devices {
+        tracing::info!("device {}: {}", d.info().name, d.info().description);
+    }
+    let model = Model::load(file, devices, options, &mut |bytes| bar.add(bytes));
     bar.end();
     let model = model?;
     for w in model.vocab().warnings() {
