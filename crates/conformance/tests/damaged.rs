@@ -3,12 +3,13 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use firth::{EngineOptions, Gguf};
+use firth::{Dtype, EngineOptions, Gguf};
 use firth_conformance::models;
 use firth_cpu::Level;
 use firth_engine::Engine;
+use firth_gguf::TensorInfo;
 
-const ASSET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../firth/assets/qwen3-tiny-Q8_0.gguf");
+const ASSET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../firth/assets/qwen35-tiny-mtp-Q4_K_M.gguf");
 
 #[test]
 fn a_scale_that_is_no_number_ends_the_load() {
@@ -22,15 +23,18 @@ fn a_scale_that_is_no_number_ends_the_load() {
     };
     assert_eq!(load(sound.clone()), None);
     let file = Gguf::from_bytes(sound.clone(), "sound").expect("the bundled model");
-    for (name, block, bad) in [
-        ("token_embd.weight", 7, &[0x00, 0x7e][..]),
-        ("blk.1.ffn_down.weight", 100, &[0x00, 0xfc]),
-        ("output_norm.weight", 3, &[0, 0, 0x80, 0x7f]),
+    // A type, where its scale lies in a block, and bytes of a scale that is no number.
+    for (dtype, scale, bad) in [
+        (Dtype::Q4_K, 0, &[0x00, 0x7e][..]),
+        (Dtype::Q6_K, 208, &[0x00, 0xfc]),
+        (Dtype::F32, 0, &[0, 0, 0x80, 0x7f]),
     ] {
-        let t = file.tensor(name).expect("a tensor of the model");
-        let at = t.offset as usize + block * t.dtype.block_bytes();
+        let in_layer = |t: &&TensorInfo| t.dtype == dtype && t.name.starts_with("blk.0.");
+        let t = file.tensors().iter().find(in_layer).expect("a tensor of the type");
+        let (name, block) = (&t.name, 1);
+        let at = t.offset as usize + block * dtype.block_bytes();
         let mut bytes = sound.clone();
-        bytes[at..at + bad.len()].copy_from_slice(bad);
+        bytes[at + scale..at + scale + bad.len()].copy_from_slice(bad);
         let e = load(bytes).unwrap_or_else(|| panic!("{name} is taken"));
         let place = format!(
             "tensor `{name}` holds a value or scale that is not finite in block {block}, at byte {at}"
