@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use firth_graph::{KvSpec, PAGE, StateSpec};
 use firth_quant::Dtype;
+use firth_simd::{Kernel, LANES, Level, Simd, dispatch};
 
 use crate::memory::Region;
 
@@ -134,7 +135,7 @@ impl KvPages {
     ///
     /// # Safety
     /// No other thread touches this position of the page meanwhile.
-    pub unsafe fn write(&self, page: usize, pos: usize, head: usize, k: &[f32], v: &[f32]) {
+    pub unsafe fn write(&self, level: Level, page: usize, pos: usize, head: usize, k: &[f32], v: &[f32]) {
         assert!(pos < PAGE && head < self.spec.n_heads, "position {pos}, head {head}");
         assert!(k.len() == self.spec.key_dim && v.len() == self.spec.stored_value_dim(), "row of a head");
         let keys = self.page(page).wrapping_add(head * self.head_bytes());
@@ -148,8 +149,9 @@ impl KvPages {
                     scatter(values.cast::<f32>(), v, 1, pos * v.len(), |x| x);
                 }
                 Dtype::F16 => {
-                    scatter(keys.cast::<u16>(), k, PAGE, pos, firth_quant::f32_to_f16);
-                    scatter(values.cast::<u16>(), v, 1, pos * v.len(), firth_quant::f32_to_f16);
+                    let (keys, values) = (keys.cast::<u16>().add(pos), values.cast::<u16>());
+                    dispatch(level, ScatterF16 { to: keys, x: k, stride: PAGE });
+                    dispatch(level, ScatterF16 { to: values.add(pos * v.len()), x: v, stride: 1 });
                 }
                 _ => {
                     let scales = keys.wrapping_add(k.len() * PAGE).cast::<u16>();
@@ -176,6 +178,29 @@ unsafe fn scatter<T>(base: *mut T, x: &[f32], stride: usize, offset: usize, f: i
     for (i, x) in x.iter().enumerate() {
         // SAFETY: by the function's contract.
         unsafe { base.add(i * stride + offset).write(f(*x)) };
+    }
+}
+
+/// Writes `x[i]`, rounded to f16, at `to[i * stride]`: elements that are writable.
+struct ScatterF16<'a> {
+    to: *mut u16,
+    x: &'a [f32],
+    stride: usize,
+}
+
+impl Kernel for ScatterF16<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let mut sixteen = [0; LANES];
+        for (i, x) in self.x.chunks(LANES).enumerate() {
+            s.store_f16(&mut sixteen, s.load_partial(x, 0.0));
+            for (j, x) in sixteen[..x.len()].iter().enumerate() {
+                // SAFETY: the maker vouches for as many elements as `x` has.
+                unsafe { self.to.add((i * LANES + j) * self.stride).write(*x) };
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use firth_graph::{PAGE, SegOp, StateSpec, seq_table};
+use firth_simd::Level;
 
 use crate::operand::{Cx, Operand, Rows};
 use crate::program::CompileCx;
@@ -23,6 +24,7 @@ pub(super) fn locate(seqs: &Rows, row: usize) -> Option<(usize, usize)> {
 }
 
 struct KvWrite {
+    level: Level,
     state: Arc<KvPages>,
     k: Operand,
     /// Absent where values lie in their keys.
@@ -45,7 +47,7 @@ impl Step for KvWrite {
             for h in 0..self.state.spec.n_heads {
                 let v = v.as_ref().map_or(&[][..], |v| v.f32_at([h, row, 0]));
                 // SAFETY: a position belongs to one row of the step, and the row to this chunk.
-                unsafe { self.state.write(page, index % PAGE, h, k.f32_at([h, row, 0]), v) };
+                unsafe { self.state.write(self.level, page, index % PAGE, h, k.f32_at([h, row, 0]), v) };
             }
         }
     }
@@ -57,7 +59,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
     let tables = if state.spec.value_in_key { 2 } else { 3 };
     let (k, v) = (args.input(1), (tables == 3).then(|| args.input(2)));
     let (seqs, pages) = (args.input(tables), args.input(tables + 1));
-    Box::new(KvWrite { state, k, v, seqs, pages })
+    Box::new(KvWrite { level: args.level, state, k, v, seqs, pages })
 }
 
 /// Why the device cannot keep a state, if it cannot.

@@ -7,7 +7,7 @@ use firth_simd::{Kernel, LANES, Level, Simd, prefetch_far};
 use crate::act::TILE_ROWS;
 use crate::panel::layout::PANEL;
 
-/// Where results go: row `i`, output `j` at `ptr[i * stride + j]`.
+/// Where results go: row `i`, output `j` at `ptr[i * stride + j]`, or with an index at `ptr[index[i] * stride + j]`.
 ///
 /// A value may be copied to several threads (it is made by [`OutRows::from_raw`] for that); they must
 /// then compute different panels or different rows.
@@ -16,13 +16,14 @@ pub struct OutRows<'a> {
     ptr: *mut f32,
     len: usize,
     stride: usize,
+    index: Option<&'a [u32]>,
     life: PhantomData<&'a mut [f32]>,
 }
 
 impl<'a> OutRows<'a> {
     /// Rows `stride` floats apart in `out`.
     pub fn new(out: &'a mut [f32], stride: usize) -> Self {
-        Self { ptr: out.as_mut_ptr(), len: out.len(), stride, life: PhantomData }
+        Self { ptr: out.as_mut_ptr(), len: out.len(), stride, index: None, life: PhantomData }
     }
 
     /// Rows `stride` floats apart in the `len` floats at `ptr`.
@@ -31,11 +32,23 @@ impl<'a> OutRows<'a> {
     /// The floats are writable for `'a`, and no one else touches the rows and panels that are computed
     /// into this value while they are.
     pub unsafe fn from_raw(ptr: *mut f32, len: usize, stride: usize) -> Self {
-        Self { ptr, len, stride, life: PhantomData }
+        Self { ptr, len, stride, index: None, life: PhantomData }
+    }
+
+    /// Row `i` in the place of row `index[i]`. No row stands twice.
+    pub fn at_rows(self, index: &'a [u32]) -> Self {
+        Self { index: Some(index), ..self }
     }
 
     /// Panics unless `rows` rows of `n` outputs fit.
     pub(crate) fn check(&self, rows: usize, n: usize) {
+        let rows = match self.index {
+            Some(index) => {
+                assert!(index.len() >= rows, "{} places of {rows} rows", index.len());
+                index[..rows].iter().map(|i| *i as usize + 1).max().unwrap_or(0)
+            }
+            None => rows,
+        };
         assert!(
             rows == 0 || (rows == 1 || self.stride >= n) && (rows - 1) * self.stride + n <= self.len,
             "{rows} rows of {n} outputs at stride {} in {} floats",
@@ -54,8 +67,10 @@ impl<'a> OutRows<'a> {
         if j >= n {
             return;
         }
-        // SAFETY: j < n, so the checked extent holds the first min(16, n - j) floats from here.
+        // SAFETY: the row has a place, and j < n, so the checked extent holds the first min(16, n - j) floats from
+        // there.
         unsafe {
+            let row = self.index.map_or(row, |index| *index.get_unchecked(row) as usize);
             let p = self.ptr.add(row * self.stride + j);
             if j + LANES <= n {
                 s.store_ptr(p, v);

@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 
 use firth_graph::PAGE;
-use firth_simd::{LANES, Level, Simd, math};
+use firth_simd::{LANES, Level, Simd, math, prefetch_far};
 
 use super::source::Source;
 
@@ -227,13 +227,14 @@ impl<K: Source> Shape<K> {
                 // SAFETY: `d` is below the head's width and the page is whole.
                 k[i] = unsafe { K::keys(s, page.keys, self.key_dim, d, first + i) };
             }
-            // The next block's keys, and about as much of its values: some lines each step.
+            // The next block's keys, and about as much of its values: some lines each step, into the second-level
+            // cache, since the first holds little more than one block.
             if const { R <= 4 }
                 && let Some(next) = next
             {
                 for at in (0..line).step_by(64) {
-                    s.prefetch(next.keys.wrapping_add(d * line + at));
-                    s.prefetch(next.values.wrapping_add(d * line + at));
+                    prefetch_far(next.keys.wrapping_add(d * line + at));
+                    prefetch_far(next.values.wrapping_add(d * line + at));
                 }
             }
             for r in 0..R {
