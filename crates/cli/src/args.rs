@@ -184,6 +184,9 @@ pub struct Bench {
     /// Repetitions
     #[arg(short = 'r', default_value_t = 5)]
     pub repeat: usize,
+    /// Sequences that decode together; the decode rate counts the tokens of all
+    #[arg(long, default_value_t = 1)]
+    pub sequences: usize,
     /// Time per op
     #[arg(long)]
     pub profile: bool,

@@ -4,11 +4,12 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use firth_cpu::{int8_ceiling, read_ceiling};
-use firth_engine::{Engine, Feed, Want};
+use firth_engine::{Engine, Feed, Seq, Want};
 use serde_json::json;
 
 use crate::args::Bench;
 use crate::devices::{cpu, engine_options};
+use crate::progress::go_on;
 
 /// A set of measured rates.
 struct Rates(Vec<f64>);
@@ -33,29 +34,34 @@ impl Rates {
 
 /// Runs the command.
 pub fn bench(a: Bench) -> Result<()> {
-    if a.repeat == 0 || a.prompt + a.n == 0 {
-        bail!("nothing to measure: -r is {}, -p {}, -n {}", a.repeat, a.prompt, a.n);
+    if a.repeat == 0 || a.prompt + a.n == 0 || a.sequences == 0 {
+        let (r, p, n) = (a.repeat, a.prompt, a.n);
+        bail!("nothing to measure: -r is {r}, -p {p}, -n {n}, --sequences {}", a.sequences);
     }
     let file = super::open(a.model.as_deref(), &a.common.override_kv)?;
     let mut options = engine_options(&a.common);
     options.ctx = Some(options.ctx.unwrap_or(a.prompt + a.n + 8).max(a.prompt + a.n + 8));
     options.cache_bytes = 0;
+    options.parallel = a.sequences;
     let bytes_per_token = bytes_per_token(&file);
     let mut model = super::load(file, &a.common, &options)?;
     let engine = model.engine();
+    // A first run warms up; the memory is taken before the ceilings take theirs.
+    one(engine, &a, &mut Rates(Vec::new()), &mut Rates(Vec::new()))?;
+    let peak = peak_memory();
     let gauge = cpu(&a.common)?;
     let read = read_ceiling(gauge.pool());
     let int8 = int8_ceiling(gauge.pool(), gauge.level());
     let (mut prefill, mut decode) = (Rates(Vec::new()), Rates(Vec::new()));
-    let mut measured = || one(engine, &a, &mut prefill, &mut decode);
-    measured()?;
-    let warm_up = 1;
     for _ in 0..a.repeat {
-        measured()?;
+        if go_on().is_break() {
+            bail!("interrupted");
+        }
+        one(engine, &a, &mut prefill, &mut decode)?;
     }
-    prefill.0.drain(..warm_up.min(prefill.0.len()));
-    decode.0.drain(..warm_up.min(decode.0.len()));
     let ops_per_token = 2.0 * matmul_weights(engine) as f64;
+    // Sequences that decode together share one read of the weights.
+    let share_of_read = decode.median() / a.sequences as f64 * bytes_per_token as f64 / read;
     let profile = if a.profile { profile(engine, &a)? } else { Vec::new() };
     let report = json!({
         "level": gauge.level().to_string(),
@@ -69,8 +75,10 @@ pub fn bench(a: Bench) -> Result<()> {
         "n": a.n,
         "decode_per_second": decode.median(),
         "decode_spread": decode.spread(),
-        "decode_share_of_read": decode.median() * bytes_per_token as f64 / read,
+        "sequences": a.sequences,
+        "decode_share_of_read": share_of_read,
         "bytes_per_token": bytes_per_token,
+        "peak_memory": peak,
         "load": {"weights": engine.report().weight_bytes, "scratch": engine.report().scratch_bytes, "seconds": engine.report().seconds},
         "profile": profile.iter().map(|(n, s, c)| json!({"op": n, "seconds": s, "calls": c})).collect::<Vec<_>>(),
     });
@@ -100,11 +108,24 @@ pub fn bench(a: Bench) -> Result<()> {
         "the int8 peak",
     );
     line(
-        &format!("decode {}", a.n),
+        &match a.sequences {
+            1 => format!("decode {}", a.n),
+            s => format!("decode {} of {s} sequences", a.n),
+        },
         &decode,
-        decode.median() * bytes_per_token as f64 / read,
+        share_of_read,
         "the read ceiling",
     );
+    let mb = |bytes: u64| bytes as f64 / 1e6;
+    let (weights, scratch) = (engine.report().weight_bytes, engine.report().scratch_bytes);
+    if let Some(peak) = peak {
+        println!(
+            "peak memory {:.0} MB; weights {:.0} MB, scratch {:.0} MB",
+            mb(peak),
+            mb(weights),
+            mb(scratch)
+        );
+    }
     let total: f64 = profile.iter().map(|p| p.1).sum();
     for (name, seconds, calls) in profile {
         println!("  {name:<18} {:>6.1}%  {:>9.3} ms  {calls} calls", seconds / total * 100.0, seconds * 1e3);
@@ -131,30 +152,52 @@ fn matmul_weights(engine: &Engine) -> u64 {
 }
 
 fn one(engine: &mut Engine, a: &Bench, prefill: &mut Rates, decode: &mut Rates) -> Result<()> {
-    let seq = engine.open(0)?;
-    let vocab = engine.info().n_vocab as u32;
-    let id = |i: usize| (i as u32).wrapping_mul(2_654_435_761) % vocab;
-    let result = (|| -> Result<()> {
-        if a.prompt > 0 {
-            let ids: Vec<u32> = (0..a.prompt).map(id).collect();
-            let start = Instant::now();
-            feed(engine, seq, &ids)?;
-            prefill.0.push(a.prompt as f64 / start.elapsed().as_secs_f64());
-        }
-        if a.n > 0 {
-            let start = Instant::now();
-            for i in 0..a.n {
-                feed(engine, seq, &[id(i + 7)])?;
-            }
-            decode.0.push(a.n as f64 / start.elapsed().as_secs_f64());
-        }
-        Ok(())
-    })();
-    engine.close(seq);
+    let seqs = (0..a.sequences).map(|_| engine.open(0)).collect::<Result<Vec<_>, _>>()?;
+    let result = measure(engine, a, &seqs, prefill, decode);
+    for seq in seqs {
+        engine.close(seq);
+    }
     result
 }
 
-fn feed(engine: &mut Engine, seq: firth_engine::Seq, ids: &[u32]) -> Result<()> {
+fn measure(
+    engine: &mut Engine,
+    a: &Bench,
+    seqs: &[Seq],
+    prefill: &mut Rates,
+    decode: &mut Rates,
+) -> Result<()> {
+    let vocab = engine.info().n_vocab as u32;
+    let id = |i: usize| (i as u32).wrapping_mul(2_654_435_761) % vocab;
+    if a.prompt > 0 {
+        let ids: Vec<u32> = (0..a.prompt).map(id).collect();
+        let start = Instant::now();
+        for seq in seqs {
+            feed(engine, *seq, &ids)?;
+        }
+        prefill.0.push((a.prompt * seqs.len()) as f64 / start.elapsed().as_secs_f64());
+    }
+    if a.n > 0 {
+        let start = Instant::now();
+        for i in 0..a.n {
+            let ids = [id(i + 7)];
+            let one =
+                |seq: &Seq| Feed { seq: *seq, ids: &ids, embeds: None, want: Want::Last, sampler: None };
+            engine.step(&seqs.iter().map(one).collect::<Vec<_>>())?;
+        }
+        decode.0.push((a.n * seqs.len()) as f64 / start.elapsed().as_secs_f64());
+    }
+    Ok(())
+}
+
+/// The most memory that the process has held; `None` where the system does not say.
+fn peak_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find(|l| l.starts_with("VmHWM:"))?;
+    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? << 10)
+}
+
+fn feed(engine: &mut Engine, seq: Seq, ids: &[u32]) -> Result<()> {
     let most = engine.bounds().t;
     for (i, part) in ids.chunks(most).enumerate() {
         let last = (i + 1) * most >= ids.len();
