@@ -98,6 +98,7 @@ pub fn phases(steps: &[Touch]) -> Vec<Vec<usize>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "ranges of bytes, one or more")]
 mod tests {
     use super::*;
 
