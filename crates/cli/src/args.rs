@@ -32,6 +32,8 @@ pub enum Command {
     Detokenize(Detokenize),
     /// Metadata, tensors, and whether firth runs the file
     Inspect(Inspect),
+    /// A model file in another type
+    Quantize(Quantize),
     /// Devices, or with --plan what would lie where
     Devices(Devices),
 }
@@ -294,6 +296,59 @@ pub struct Inspect {
     /// One JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// `firth quantize`.
+#[derive(Args)]
+pub struct Quantize {
+    /// The model; of a split one any file
+    #[arg(value_name = "IN")]
+    pub input: String,
+    /// The new file
+    #[arg(value_name = "OUT")]
+    pub output: String,
+    /// A mix such as Q4_K_M, Q8_0 or F16, by name or number
+    #[arg(value_name = "TYPE")]
+    pub file_type: String,
+    /// NAME=TYPE: tensors whose name the regular expression NAME is found in get TYPE; the first that matches decides
+    #[arg(long, env = "FIRTH_TENSOR_TYPE")]
+    pub tensor_type: Vec<String>,
+    /// Type of the output matrix
+    #[arg(long, env = "FIRTH_OUTPUT_TENSOR_TYPE")]
+    pub output_tensor_type: Option<String>,
+    /// Type of the token embedding
+    #[arg(long, env = "FIRTH_TOKEN_EMBEDDING_TYPE")]
+    pub token_embedding_type: Option<String>,
+    /// One type for all that is quantised, no mix
+    #[arg(long, env = "FIRTH_PURE")]
+    pub pure: bool,
+    /// Leaves the output matrix as it is
+    #[arg(long, env = "FIRTH_LEAVE_OUTPUT_TENSOR")]
+    pub leave_output_tensor: bool,
+    /// Takes tensors that are quantised already; each pass loses
+    #[arg(long, env = "FIRTH_ALLOW_REQUANTIZE")]
+    pub allow_requantize: bool,
+    /// As many files as the input has
+    #[arg(long, env = "FIRTH_KEEP_SPLIT")]
+    pub keep_split: bool,
+    /// An importance matrix, as `firth imatrix` writes it
+    #[arg(long, env = "FIRTH_IMATRIX")]
+    pub imatrix: Option<PathBuf>,
+    /// Uses only the matrix's entries whose name has this part
+    #[arg(long, env = "FIRTH_INCLUDE_WEIGHTS", conflicts_with = "exclude_weights")]
+    pub include_weights: Vec<String>,
+    /// Uses only the matrix's entries whose name lacks this part
+    #[arg(long, env = "FIRTH_EXCLUDE_WEIGHTS")]
+    pub exclude_weights: Vec<String>,
+    /// Says what each tensor would become, and writes nothing
+    #[arg(long, env = "FIRTH_DRY_RUN")]
+    pub dry_run: bool,
+    /// Sets a metadata key: KEY=TYPE:VALUE with TYPE int, float, bool or str
+    #[arg(long, env = "FIRTH_OVERRIDE_KV")]
+    pub override_kv: Vec<String>,
+    /// Threads; by default the smallest of affinity, cgroup quota and physical cores
+    #[arg(short, long, env = "FIRTH_THREADS")]
+    pub threads: Option<usize>,
 }
 
 /// `firth devices`.

@@ -1,4 +1,4 @@
-//! A progress bar on load, where someone watches.
+//! A progress bar on long work, where someone watches.
 
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
@@ -50,13 +50,19 @@ pub fn go_on() -> ControlFlow<()> {
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar over `total` bytes.
+    /// A bar over `total` bytes of a load.
     pub fn new(total: u64) -> Self {
+        Progress::named("loading", total)
+    }
+
+    /// A bar over `total` bytes of work of a name.
+    pub fn named(work: &'static str, total: u64) -> Self {
         if !std::io::stderr().is_terminal() {
             return Progress(ProgressBar::hidden());
         }
-        let style = ProgressStyle::with_template("loading [{bar:40}] {bytes}/{total_bytes}");
+        let style = ProgressStyle::with_template("{msg} [{bar:40}] {bytes}/{total_bytes}");
         let bar = ProgressBar::new(total);
+        bar.set_message(work);
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         Progress(bar)
     }
@@ -67,7 +73,7 @@ impl Progress {
         go_on()
     }
 
-    /// The load is over.
+    /// The work is over.
     pub fn end(self) {
         self.0.finish_and_clear();
     }

@@ -23,6 +23,7 @@ mod logits;
 mod model;
 mod open;
 mod perplexity;
+mod quantize;
 
 pub use check::{CheckOptions, CheckRow, Verdict, check};
 pub use defaults::sampling_defaults;
@@ -31,6 +32,10 @@ pub use logits::{LogitsOptions, logits};
 pub use model::{Answer, ChatOptions, GenerateOptions, Message, Model, Prompt};
 pub use open::{bundled, open, override_kv};
 pub use perplexity::{Perplexity, PerplexityOptions, perplexity};
+pub use quantize::{
+    FileType, Importance, ImportanceError, Planned, QuantizeError, QuantizeOptions, QuantizePlan,
+    QuantizeProgress, TensorType,
+};
 
 pub use firth_engine::{
     DraftLength, EngineError, EngineOptions, Finished, SpecMode, SpecOptions, StopReason, Timings,

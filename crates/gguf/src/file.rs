@@ -194,6 +194,11 @@ impl Gguf {
         matches!(self.shards[0], Source::Mapped(_)).then_some(&self.paths[0])
     }
 
+    /// The paths of all files; what a model in memory is called.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
     /// Number of files.
     pub fn n_shards(&self) -> usize {
         self.shards.len()

@@ -84,7 +84,7 @@ impl<'a> Writer<'a> {
     ) -> Result<(), WriteError> {
         let info = self.place(name.into(), shape, dtype)?;
         let data = data.into();
-        check_len(&info, &data)?;
+        check_len(&info, data.len() as u64)?;
         self.push(info, Some(data));
         Ok(())
     }
@@ -139,7 +139,8 @@ impl<'a> Writer<'a> {
     /// Writes the file; all tensors have their data.
     ///
     /// # Errors
-    /// A failing output; a tensor that was added without data counts as one of no bytes.
+    /// A failing output; a tensor that was added without data counts as one of no bytes. What was written by then is
+    /// no file.
     pub fn write_to(&self, out: impl Write) -> Result<(), WriteError> {
         self.write_with(out, |_| Ok(Vec::new()))
     }
@@ -162,19 +163,30 @@ impl<'a> Writer<'a> {
         out: impl Write,
         mut produce: impl FnMut(&TensorInfo) -> io::Result<Vec<u8>>,
     ) -> Result<(), WriteError> {
+        self.write_streamed(out, |info, out| out.write_all(&produce(info)?))
+    }
+
+    /// As [`Writer::write_with`], where `produce` writes a tensor's data to its output, in as many pieces as it likes,
+    /// so that not even a whole tensor need be in memory.
+    ///
+    /// # Errors
+    /// As [`Writer::write_with`].
+    pub fn write_streamed(
+        &self,
+        out: impl Write,
+        mut produce: impl FnMut(&TensorInfo, &mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), WriteError> {
         let mut out = BufWriter::new(out);
         let header = self.header();
         out.write_all(&header)?;
         pad(&mut out, header.len() as u64)?;
         for (info, data) in &self.tensors {
+            let mut counted = Counted { out: &mut out, written: 0 };
             match data {
-                Some(data) => out.write_all(data)?,
-                None => {
-                    let data = produce(info)?;
-                    check_len(info, &data)?;
-                    out.write_all(&data)?;
-                }
+                Some(data) => counted.write_all(data)?,
+                None => produce(info, &mut counted)?,
             }
+            check_len(info, counted.written)?;
             pad(&mut out, info.len)?;
         }
         out.flush()?;
@@ -205,8 +217,26 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn check_len(info: &TensorInfo, data: &[u8]) -> Result<(), WriteError> {
-    let (found, expected) = (data.len() as u64, info.len);
+/// An output that counts.
+struct Counted<W> {
+    out: W,
+    written: u64,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.out.write(bytes)?;
+        self.written += n as u64;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+fn check_len(info: &TensorInfo, found: u64) -> Result<(), WriteError> {
+    let expected = info.len;
     match found == expected {
         true => Ok(()),
         false => Err(WriteError::Len { tensor: info.name.clone(), found, expected }),

@@ -6,6 +6,7 @@ mod devices;
 mod inspect;
 mod logits;
 mod perplexity;
+mod quantize;
 mod run;
 mod tokenize;
 
@@ -31,6 +32,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Tokenize(a) => tokenize::tokenize(a),
         Command::Detokenize(a) => tokenize::detokenize(a),
         Command::Inspect(a) => inspect::inspect(a),
+        Command::Quantize(a) => quantize::quantize(a),
         Command::Devices(a) => devices::devices(a),
     }
 }

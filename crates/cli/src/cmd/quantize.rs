@@ -1,0 +1,104 @@
+//! `firth quantize`: a model file in another type.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use firth::{Dtype, FileType, Importance, QuantizeOptions, QuantizePlan, TensorType};
+
+use crate::args::Quantize;
+use crate::progress::Progress;
+
+/// Plans, says what is unusual, and writes unless `--dry-run`.
+pub fn quantize(a: Quantize) -> Result<()> {
+    let options = options(&a)?;
+    let file = super::open(Some(&a.input), &a.override_kv)?;
+    let plan = QuantizePlan::new(&file, &options)?;
+    report_fallbacks(&plan);
+    if a.dry_run {
+        print_plan(&plan);
+    } else {
+        let bar = Progress::named("quantising", file.file_bytes());
+        let written = plan.write(Path::new(&a.output), &mut |p| bar.add(p.bytes));
+        bar.end();
+        for path in written? {
+            println!("{}", path.display());
+        }
+    }
+    let before: u64 = file.tensors().iter().map(|t| t.len).sum();
+    let elements: u64 = file.tensors().iter().map(|t| t.n_elements()).sum();
+    let bits = |bytes: u64| bytes as f64 * 8.0 / elements.max(1) as f64;
+    eprintln!(
+        "{}: {:.1} MiB to {:.1} MiB, {:.2} to {:.2} bits a weight",
+        options.file_type.name(),
+        mib(before),
+        mib(plan.bytes()),
+        bits(before),
+        bits(plan.bytes())
+    );
+    Ok(())
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / (1 << 20) as f64
+}
+
+fn options(a: &Quantize) -> Result<QuantizeOptions> {
+    let file_type = FileType::from_name(&a.file_type).ok_or_else(|| {
+        let names: Vec<&str> = FileType::ALL.iter().map(|t| t.name()).collect();
+        anyhow!("`{}` is no file type; known are {}", a.file_type, names.join(", "))
+    })?;
+    let mut options = QuantizeOptions::new(file_type);
+    options.tensor_types = a.tensor_type.iter().map(|t| TensorType::parse(t)).collect::<Result<_, _>>()?;
+    options.output_type = a.output_tensor_type.as_deref().map(dtype).transpose()?;
+    options.embedding_type = a.token_embedding_type.as_deref().map(dtype).transpose()?;
+    options.pure = a.pure;
+    options.leave_output = a.leave_output_tensor;
+    options.allow_requantize = a.allow_requantize;
+    options.keep_split = a.keep_split;
+    options.importance = importance(a)?;
+    options.threads = a.threads.unwrap_or_else(crate::devices::default_threads);
+    if options.threads == 0 || options.threads > 1024 {
+        bail!("--threads is {}, expected 1 to 1024", options.threads);
+    }
+    Ok(options)
+}
+
+fn dtype(name: &str) -> Result<Dtype> {
+    Dtype::from_name(name).ok_or_else(|| {
+        let names: Vec<&str> = Dtype::ALL.iter().map(|d| d.name()).collect();
+        anyhow!("`{name}` is no tensor type; known are {}", names.join(", "))
+    })
+}
+
+fn importance(a: &Quantize) -> Result<Option<Importance>> {
+    let Some(path) = &a.imatrix else { return Ok(None) };
+    let mut importance =
+        Importance::open(path).with_context(|| format!("importance matrix {}", path.display()))?;
+    let named = |parts: &[String], name: &str| parts.iter().any(|part| name.contains(part));
+    if !a.include_weights.is_empty() {
+        importance.retain(|name| named(&a.include_weights, name));
+    }
+    importance.retain(|name| !named(&a.exclude_weights, name));
+    if importance.is_empty() {
+        bail!("importance matrix {} has no entry left", path.display());
+    }
+    Ok(Some(importance))
+}
+
+fn report_fallbacks(plan: &QuantizePlan) {
+    for p in plan.tensors() {
+        if let Some(wanted) = p.wanted {
+            let (name, row) = (&p.tensor.name, p.tensor.shape[0]);
+            let (wanted, dtype) = (wanted.name(), p.dtype.name());
+            eprintln!("firth: warning: {name} has rows of {row} values: {dtype} in place of {wanted}");
+        }
+    }
+}
+
+fn print_plan(plan: &QuantizePlan) {
+    for p in plan.tensors() {
+        let (name, from, to) = (&p.tensor.name, p.tensor.dtype.name(), p.dtype.name());
+        let change = if from == to { from.to_owned() } else { format!("{from} to {to}") };
+        println!("{name:40} {:?} {change}, {:.3} MiB", p.tensor.shape, mib(p.bytes()));
+    }
+}
