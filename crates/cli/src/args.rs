@@ -331,7 +331,7 @@ pub struct Quantize {
     /// As many files as the input has
     #[arg(long, env = "FIRTH_KEEP_SPLIT")]
     pub keep_split: bool,
-    /// An importance matrix, as `firth imatrix` writes it
+    /// An importance matrix, a GGUF file of sums of squares
     #[arg(long, env = "FIRTH_IMATRIX")]
     pub imatrix: Option<PathBuf>,
     /// Uses only the matrix's entries whose name has this part

@@ -6,6 +6,8 @@ mod mix;
 mod plan;
 mod role;
 mod rows;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::ops::ControlFlow;

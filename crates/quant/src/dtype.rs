@@ -75,19 +75,19 @@ dtypes! {
     Q6_K = 14, 256, 210, k::q6_k, Some(enc::k::q6_k);
     IQ1_S = 19, 256, 50, iq::iq1_s, None;
     IQ1_M = 29, 256, 56, iq::iq1_m, None;
-    IQ2_XXS = 16, 256, 66, iq::iq2_xxs, None;
-    IQ2_XS = 17, 256, 74, iq::iq2_xs, None;
-    IQ2_S = 22, 256, 82, iq::iq2_s, None;
-    IQ3_XXS = 18, 256, 98, iq::iq3_xxs, None;
-    IQ3_S = 21, 256, 110, iq::iq3_s, None;
+    IQ2_XXS = 16, 256, 66, iq::iq2_xxs, Some(enc::lattice::iq2_xxs);
+    IQ2_XS = 17, 256, 74, iq::iq2_xs, Some(enc::lattice::iq2_xs);
+    IQ2_S = 22, 256, 82, iq::iq2_s, Some(enc::lattice::iq2_s);
+    IQ3_XXS = 18, 256, 98, iq::iq3_xxs, Some(enc::lattice::iq3_xxs);
+    IQ3_S = 21, 256, 110, iq::iq3_s, Some(enc::lattice::iq3_s);
     IQ4_NL = 20, 32, 18, iq::iq4_nl, Some(enc::iq4::iq4_nl);
     IQ4_XS = 23, 256, 136, iq::iq4_xs, Some(enc::iq4::iq4_xs);
-    TQ1_0 = 34, 256, 54, ternary::tq1_0, None;
-    TQ2_0 = 35, 256, 66, ternary::tq2_0, None;
+    TQ1_0 = 34, 256, 54, ternary::tq1_0, Some(enc::ternary::tq1_0);
+    TQ2_0 = 35, 256, 66, ternary::tq2_0, Some(enc::ternary::tq2_0);
     MXFP4 = 39, 32, 17, fp4::mxfp4, Some(enc::fp4::mxfp4);
     NVFP4 = 40, 64, 36, fp4::nvfp4, None;
-    Q1_0 = 41, 128, 18, ternary::q1_0, None;
-    Q2_0 = 42, 64, 18, ternary::q2_0, None;
+    Q1_0 = 41, 128, 18, ternary::q1_0, Some(enc::ternary::q1_0);
+    Q2_0 = 42, 64, 18, ternary::q2_0, Some(enc::ternary::q2_0);
 }
 
 /// A type id that cannot be loaded.

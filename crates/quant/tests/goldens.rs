@@ -97,6 +97,9 @@ const ENCODED: &[(Dtype, u64)] = &[
     (Dtype::Q5_0, 0x8e57_4d50_d739_45aa),
     (Dtype::Q5_1, 0xe942_b620_a3ef_38ca),
     (Dtype::MXFP4, 0xed69_803f_d688_55fc),
+    (Dtype::TQ1_0, 0xbf2e_2cca_e2d6_1209),
+    (Dtype::TQ2_0, 0x0cf6_fb99_9b17_ad6b),
+    (Dtype::Q1_0, 0x2343_f7b8_c292_9698),
 ];
 
 /// Rows of 32 small whole numbers under powers of two, so that ties and extremes of both signs occur.

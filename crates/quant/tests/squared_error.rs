@@ -14,7 +14,7 @@ const REFERENCE: &[(Dtype, f64, f64)] = &[
     (Dtype::IQ4_XS, 0.1228, 0.605695),
 ];
 
-/// Types whose bytes are the reference's without importance, and their weighted error with it.
+/// Types whose bytes are the reference's without importance or that need it, and their weighted error with it.
 const REFERENCE_WEIGHTED: &[(Dtype, f64)] =
     &[(Dtype::Q4_0, 0.708172), (Dtype::Q4_1, 0.499256), (Dtype::Q5_0, 0.171758), (Dtype::Q5_1, 0.117427)];
 

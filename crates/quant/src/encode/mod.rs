@@ -9,8 +9,10 @@ pub(crate) mod affine;
 pub(crate) mod fp4;
 pub(crate) mod iq4;
 pub(crate) mod k;
+pub(crate) mod lattice;
 pub(crate) mod signed;
 pub(crate) mod simple;
+pub(crate) mod ternary;
 
 /// The longest block.
 const MAX_BLOCK: usize = 256;

@@ -22,7 +22,7 @@ plain! {
 }
 
 /// The nearest whole number, halves away from zero.
-fn round_away(x: f32) -> f32 {
+pub(super) fn round_away(x: f32) -> f32 {
     let whole = x as i32 as f32;
     whole + f32::from(u8::from((x - whole).abs() >= 0.5)).copysign(x)
 }
@@ -37,7 +37,7 @@ pub(crate) fn q8_0(x: &[f32], _: Option<&[f32]>, b: &mut [u8]) {
 }
 
 /// The inverse, infinite for the smallest subnormals.
-fn exact_inverse(d: f32) -> f32 {
+pub(super) fn exact_inverse(d: f32) -> f32 {
     if d == 0.0 { 0.0 } else { 1.0 / d }
 }
 
