@@ -170,7 +170,7 @@ fn the_users_rules_come_first() {
     assert_eq!(type_of(&file, &options, "token_embd.weight"), Dtype::F16);
     options.pure = true;
     assert_eq!(type_of(&file, &options, "blk.0.ffn_down.weight"), Dtype::Q4_K);
-    for (bad, part) in [("x", "NAME=TYPE"), ("x=q9", "q9"), ("(=q8_0", "paren")] {
+    for (bad, part) in [("x", "NAME=TYPE"), ("x=q9", "q9"), ("(=q8_0", "group")] {
         let message = TensorType::parse(bad).unwrap_err().to_string();
         assert!(message.contains(part), "{message}");
     }
