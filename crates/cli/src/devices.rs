@@ -18,7 +18,7 @@ pub fn open(c: &Common) -> Result<Vec<Arc<dyn Device>>> {
 
 /// The CPU.
 pub fn cpu(c: &Common) -> Result<CpuDevice> {
-    let mut options = CpuOptions::new(threads(c)?).context("instruction set")?;
+    let mut options = CpuOptions::new(threads(c.threads)?).context("instruction set")?;
     options.max_bytes = c.max_memory;
     Ok(CpuDevice::new(options))
 }
@@ -41,10 +41,10 @@ pub fn engine_options(c: &Common) -> EngineOptions {
 
 /// Threads as asked for, at most as many as may run at once: more would wait for each other and give the same bits.
 /// The smallest of affinity, cgroup quota and physical cores where none were asked for.
-pub fn threads(c: &Common) -> Result<usize> {
+pub fn threads(asked: Option<usize>) -> Result<usize> {
     // The library's count already heeds affinity and cgroup quota.
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
-    match c.threads {
+    match asked {
         None => Ok(allowed.min(physical_cores().unwrap_or(allowed)).max(1)),
         Some(0) => bail!("--threads is 0, expected 1 or more"),
         Some(n) if n > allowed => {

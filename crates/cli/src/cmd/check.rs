@@ -31,7 +31,7 @@ pub fn check(a: Check) -> Result<()> {
         engine: engine_options(&a.common),
         levels: level_names,
         devices: &devices,
-        threads: threads(&a.common)?,
+        threads: threads(a.common.threads)?,
     };
     println!("{} tokens, base: alone, one step, {}", options.ids.len(), options.levels[0]);
     let rows = firth::check(&file, &options, &mut |row| {

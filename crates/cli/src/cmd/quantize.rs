@@ -56,10 +56,7 @@ fn options(a: &Quantize) -> Result<QuantizeOptions> {
     options.allow_requantize = a.allow_requantize;
     options.keep_split = a.keep_split;
     options.importance = importance(a)?;
-    options.threads = a.threads.unwrap_or_else(crate::devices::default_threads);
-    if options.threads == 0 || options.threads > 1024 {
-        bail!("--threads is {}, expected 1 to 1024", options.threads);
-    }
+    options.threads = crate::devices::threads(a.threads)?;
     Ok(options)
 }
 
