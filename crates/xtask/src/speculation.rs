@@ -63,7 +63,9 @@ fn run(s: &mut Scheduler, prompt: &[u32], n: usize) -> Result<Run> {
         s.tick(&mut |_, event| {
             match event {
                 Event::Token(id) => out.ids.push(id),
-                Event::Done(f) => (out.drafted, out.accepted) = (f.timings.draft_n, f.timings.draft_n_accepted),
+                Event::Done(f) => {
+                    (out.drafted, out.accepted) = (f.timings.draft_n, f.timings.draft_n_accepted)
+                }
                 Event::Failed(e) => eprintln!("{e}"),
             }
             ControlFlow::Continue(())
@@ -108,13 +110,19 @@ pub fn main(a: &Args) -> Result<bool> {
     let text = run(&mut plain, &prompts[0], a.n)?.ids;
     let mut others = vec![
         ("oracle, drafts of 3", scheduler(&file, spec(SpecMode::Custom, DraftLength::Fixed), a.threads)),
-        ("always wrong, adaptive", scheduler(&file, spec(SpecMode::Custom, DraftLength::Adaptive), a.threads)),
+        (
+            "always wrong, adaptive",
+            scheduler(&file, spec(SpecMode::Custom, DraftLength::Adaptive), a.threads),
+        ),
     ];
     for (i, (_, s)) in others.iter_mut().enumerate() {
         s.set_drafter(Box::new(Replay { text: text.clone(), wrong: i == 1 }));
     }
     if info.draft.is_some() {
-        others.push(("head, adaptive", scheduler(&file, spec(SpecMode::Mtp, DraftLength::Adaptive), a.threads)));
+        others.push((
+            "head, adaptive",
+            scheduler(&file, spec(SpecMode::Mtp, DraftLength::Adaptive), a.threads),
+        ));
     }
     let mut equal = true;
     for (name, s) in &mut others {
