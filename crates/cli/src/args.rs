@@ -18,6 +18,8 @@ pub struct Cli {
 pub enum Command {
     /// One answer, streamed; without MODEL the small bundled model
     Run(Run),
+    /// A conversation in the terminal; /help lists what can be done there
+    Chat(Chat),
     /// Prefill and decode rates, and the share of this machine's ceilings
     Bench(Bench),
     /// f32 logits [n][vocab] of given ids, little-endian
@@ -164,6 +166,31 @@ pub struct Run {
     /// One JSON object at the end in place of the text
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub sampling: Sampling,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub common: Common,
+}
+
+/// `firth chat`.
+#[derive(Args)]
+pub struct Chat {
+    /// The model; the bundled one by default
+    pub model: Option<String>,
+    /// Text that the conversation begins with
+    #[arg(long, env = "FIRTH_SYSTEM", value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Tokens of an answer at most
+    #[arg(short = 'n', long = "n", env = "FIRTH_N")]
+    pub n: Option<usize>,
+    /// Another chat template
+    #[arg(long, env = "FIRTH_CHAT_TEMPLATE")]
+    pub chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub speculation: Speculation,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub sampling: Sampling,

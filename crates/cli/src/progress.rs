@@ -26,8 +26,9 @@ pub fn watch_interrupts() {
 /// Work that asks [`go_on`] often, while this lives.
 pub struct Listening(());
 
-/// From now on, Ctrl-C is heard by [`go_on`].
+/// From now on, Ctrl-C is heard by [`go_on`]; one that was heard before is forgotten.
 pub fn listen() -> Listening {
+    INTERRUPTED.store(false, Ordering::SeqCst);
     LISTENING.store(true, Ordering::SeqCst);
     Listening(())
 }

@@ -12,6 +12,7 @@ mod request;
 mod sampler;
 mod schedule;
 mod spec;
+mod state_file;
 mod step;
 
 pub use error::EngineError;
@@ -22,6 +23,7 @@ pub use request::{Event, Finished, JobId, Request, StopReason, Timings};
 pub use sampler::Sampler;
 pub use schedule::Scheduler;
 pub use spec::{DraftLength, Drafter, SpecMode, SpecOptions};
+pub use state_file::{NUMERICS, StateFileError};
 pub use step::{Feed, Want};
 
 pub use firth_memory::Seq;

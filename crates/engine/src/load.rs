@@ -13,6 +13,7 @@ use crate::error::EngineError;
 use crate::options::EngineOptions;
 use crate::prepare::{Prog, prepare};
 use crate::spec::{Head, SpecOptions};
+use crate::state_file::Identity;
 use crate::step::{Scratch, Slots};
 
 /// What a load did.
@@ -42,6 +43,7 @@ pub struct Engine {
     pub(crate) slots: Slots,
     pub(crate) scratch: Scratch,
     pub(crate) ask: Ask,
+    pub(crate) identity: Identity,
     spec: SpecOptions,
     layer_weights: u64,
     report: LoadReport,
@@ -138,6 +140,7 @@ impl Engine {
             slots: Slots::find(&main, p.info.groups.len()),
             scratch: Scratch::new(&bounds),
             ask: Ask::find(&main, p.main.sampler),
+            identity: Identity::new(file, &p.main.graph, options.kv.name(), &resources),
             spec: p.spec,
             info: p.info,
             ctx: p.ctx,

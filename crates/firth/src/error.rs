@@ -9,6 +9,17 @@ pub enum Error {
     /// The model cannot be loaded or run.
     #[error(transparent)]
     Engine(#[from] firth_engine::EngineError),
+    /// A sequence was not saved or restored.
+    #[error(transparent)]
+    State(#[from] firth_engine::StateFileError),
+    /// A file of the caller's cannot be read or written.
+    #[error("{path}: {source}")]
+    ReadWrite {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// The vocabulary cannot be used.
     #[error(transparent)]
     Vocab(#[from] firth_text::VocabError),

@@ -16,6 +16,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod chat;
 mod check;
 mod defaults;
 mod error;
@@ -25,6 +26,7 @@ mod open;
 mod perplexity;
 mod quantize;
 
+pub use chat::Conversation;
 pub use check::{CheckOptions, CheckRow, Verdict, check};
 pub use defaults::sampling_defaults;
 pub use error::Error;

@@ -1,10 +1,12 @@
 //! A loaded model with its text.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 
 use firth_engine::{
-    Engine, EngineError, EngineOptions, Event, Finished, JobId, Request, Scheduler, SpecOptions,
+    Engine, EngineError, EngineOptions, Event, Feed, Finished, JobId, Request, Scheduler, Seq, SpecOptions,
+    Want,
 };
 use firth_gguf::Gguf;
 use firth_graph::Device;
@@ -180,6 +182,19 @@ impl Model {
         options: &GenerateOptions,
         on: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, Error> {
+        let request = self.request(prompt, options)?;
+        let job = self.scheduler.submit(request)?;
+        let mut answer =
+            Collected { stream: TextStream::new(options.stop.clone()), text: String::new(), ids: vec![] };
+        let finished = self.finish(job, &mut answer, on)?;
+        let rest = answer.stream.finish();
+        let _ = answer.emit(&rest, on);
+        Ok(Answer { text: answer.text, ids: answer.ids, finished })
+    }
+
+    /// What [`generate`](Self::generate) asks of the scheduler: with the marks of the prompt's messages, the model's
+    /// end tokens, and without the tokens that it must never say.
+    pub fn request(&self, prompt: Prompt, options: &GenerateOptions) -> Result<Request, Error> {
         let params = options.params.clone().map_or_else(|| self.default_params(), Ok)?;
         let max_tokens = options.max_tokens.unwrap_or(usize::MAX);
         let marks = message_ends(&self.vocab, &prompt.ids);
@@ -196,13 +211,49 @@ impl Model {
         if max_tokens == 0 {
             return Err(Error::Argument("0 tokens were asked for; use -n 1 or more".into()));
         }
-        let job = self.scheduler.submit(request)?;
-        let mut answer =
-            Collected { stream: TextStream::new(options.stop.clone()), text: String::new(), ids: vec![] };
-        let finished = self.finish(job, &mut answer, on)?;
-        let rest = answer.stream.finish();
-        let _ = answer.emit(&rest, on);
-        Ok(Answer { text: answer.text, ids: answer.ids, finished })
+        Ok(request)
+    }
+
+    /// Saves what follows from `ids`, computing what the cache does not hold.
+    ///
+    /// # Errors
+    /// The ids do not fit the context, or the file cannot be written.
+    pub fn save_state(&mut self, ids: &[u32], path: &Path) -> Result<(), Error> {
+        let seq = self.engine().open(0)?;
+        let saved = self.prefill(seq, ids).and_then(|()| Ok(self.engine().save(seq, path)?));
+        let engine = self.engine();
+        if saved.is_ok() {
+            engine.memory().snapshot(seq);
+        }
+        engine.close(seq);
+        saved
+    }
+
+    /// Takes what was saved into the cache, where prompts that begin with its ids find it; the ids.
+    ///
+    /// # Errors
+    /// The file is damaged, or of another model or other settings.
+    pub fn load_state(&mut self, path: &Path) -> Result<Vec<u32>, Error> {
+        let engine = self.engine();
+        let seq = engine.load_state(0, path)?;
+        let ids = engine.memory().tokens(seq).to_vec();
+        engine.memory().snapshot(seq);
+        engine.close(seq);
+        Ok(ids)
+    }
+
+    fn prefill(&mut self, seq: Seq, ids: &[u32]) -> Result<(), Error> {
+        let engine = self.engine();
+        let mut done = 0;
+        if let Some((snapshot, len)) = engine.memory().find(0, ids) {
+            engine.memory().attach(seq, snapshot, len).expect("a snapshot just found is there");
+            done = len;
+        }
+        let rows = engine.bounds().t;
+        for ids in ids[done..].chunks(rows) {
+            engine.step(&[Feed { seq, ids, embeds: None, want: Want::None, sampler: None }])?;
+        }
+        Ok(())
     }
 
     /// Runs steps until a job has ended.

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod bench;
+mod chat;
 mod check;
 mod devices;
 mod inspect;
@@ -25,6 +26,7 @@ pub fn run(cli: Cli) -> Result<()> {
     progress::watch_interrupts();
     match cli.command {
         Command::Run(a) => run::run(a),
+        Command::Chat(a) => chat::chat(a),
         Command::Bench(a) => bench::bench(a),
         Command::Logits(a) => logits::logits(a),
         Command::Check(a) => check::check(a),

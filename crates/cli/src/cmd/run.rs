@@ -89,7 +89,8 @@ fn prompt_of(model: &Model, a: &Run, text: &str) -> Result<firth::Prompt> {
     Ok(model.chat_prompt(&[Message::user(text)], &ChatOptions::default())?)
 }
 
-fn params(model: &Model, s: &Sampling) -> Result<Params> {
+/// Sampling as the file and the command line say.
+pub(super) fn params(model: &Model, s: &Sampling) -> Result<Params> {
     let mut p = model.default_params()?;
     p.temperature = s.temp.unwrap_or(p.temperature);
     p.top_k = s.top_k.unwrap_or(p.top_k);
