@@ -34,7 +34,7 @@ impl DeltaShape {
             heads: size("ssm.time_step_rank")?,
             grouped,
         };
-        if s.heads % s.key_heads != 0 {
+        if !s.heads.is_multiple_of(s.key_heads) {
             let expected = format!("a multiple of ssm.group_count, which is {}", s.key_heads);
             return Err(ModelError::value(w.key("ssm.time_step_rank"), s.heads, expected));
         }
