@@ -53,9 +53,15 @@ pub enum Kv {
 /// What all commands on a model share.
 #[derive(Args, Clone)]
 pub struct Common {
-    /// Where to run: cpu
+    /// Where to run: cpu, gpu, or gpu:N as `firth devices` numbers them
     #[arg(long, env = "FIRTH_DEVICE", default_value = "cpu")]
     pub device: String,
+    /// Layers on the GPU, counted from the last; the others and the embedding stay on the CPU
+    #[arg(long, env = "FIRTH_GPU_LAYERS")]
+    pub gpu_layers: Option<usize>,
+    /// Layers whose experts stay on the CPU, counted from the first
+    #[arg(long, env = "FIRTH_CPU_EXPERTS", default_value_t = 0)]
+    pub cpu_experts: usize,
     /// Threads; by default the smallest of affinity, cgroup quota and physical cores
     #[arg(short, long, env = "FIRTH_THREADS")]
     pub threads: Option<usize>,

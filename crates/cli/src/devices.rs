@@ -5,15 +5,39 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use firth::{Device, Dtype, EngineOptions};
 use firth_cpu::{CpuDevice, CpuOptions};
+use firth_engine::Placement;
+use firth_gpu::{GpuDevice, GpuOptions};
 
 use crate::args::{Common, Kv};
 
-/// The devices that `--device` names.
+/// The devices that `--device` names; behind a GPU the CPU, where parts of the model are to stay there.
 pub fn open(c: &Common) -> Result<Vec<Arc<dyn Device>>> {
-    match c.device.as_str() {
-        "cpu" => Ok(vec![Arc::new(cpu(c)?)]),
-        other => bail!("device `{other}` is not in this build; this build has: cpu"),
+    let mut all: Vec<Arc<dyn Device>> = match (c.device.as_str(), c.device.strip_prefix("gpu:")) {
+        ("cpu", _) if placement(c).is_split() => {
+            bail!("--gpu-layers and --cpu-experts need --device gpu, found --device cpu")
+        }
+        ("cpu", _) => return Ok(vec![Arc::new(cpu(c)?)]),
+        ("gpu", _) => vec![Arc::new(gpu(c, 0)?)],
+        (name, Some(n)) => {
+            let n = n.parse().with_context(|| format!("device `{name}`: expected gpu:0, gpu:1 and so on"))?;
+            vec![Arc::new(gpu(c, n)?)]
+        }
+        (other, None) => bail!("device `{other}` is unknown, expected cpu, gpu or gpu:N"),
+    };
+    if placement(c).is_split() {
+        all.push(Arc::new(cpu(c)?));
     }
+    Ok(all)
+}
+
+/// A GPU.
+fn gpu(c: &Common, adapter: usize) -> Result<GpuDevice> {
+    Ok(GpuDevice::new(GpuOptions { adapter, max_bytes: c.max_memory, ..GpuOptions::default() })?)
+}
+
+/// Which parts run on the CPU beside a GPU.
+fn placement(c: &Common) -> Placement {
+    Placement { layers: c.gpu_layers, experts_away: c.cpu_experts }
 }
 
 /// The CPU.
@@ -35,6 +59,7 @@ pub fn engine_options(c: &Common) -> EngineOptions {
         },
         cache_bytes: c.cache_memory.unwrap_or_else(|| (free_memory() / 4).min(8 << 30)),
         max_bytes: c.max_memory,
+        placement: placement(c),
         ..EngineOptions::default()
     }
 }

@@ -17,7 +17,7 @@ mod step;
 
 pub use error::EngineError;
 pub use load::{Engine, LoadReport};
-pub use options::EngineOptions;
+pub use options::{EngineOptions, Placement};
 pub use prepare::{PlanSummary, plan_only};
 pub use request::{Event, Finished, JobId, Request, StopReason, Timings};
 pub use sampler::Sampler;

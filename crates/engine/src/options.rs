@@ -1,5 +1,6 @@
 //! Settings of a loaded model.
 
+use firth_graph::Part;
 use firth_quant::Dtype;
 
 use crate::spec::SpecOptions;
@@ -26,8 +27,39 @@ pub struct EngineOptions {
     pub spec: SpecOptions,
     /// Whether fused ops are used.
     pub fuse: bool,
+    /// Which parts run on which of the devices.
+    pub placement: Placement,
     /// Whether ops may run on another device than wished, with listed transfers.
     pub allow_transfers: bool,
+}
+
+/// Which parts of a model run on the second device in place of the first; all on the first by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// Layers, counted from the last, that stay on the first device; with fewer than all, the embedding goes to the
+    /// second. All when `None`.
+    pub layers: Option<usize>,
+    /// Layers, counted from the first, whose experts go to the second device.
+    pub experts_away: usize,
+}
+
+impl Placement {
+    /// Whether a part goes to the second device, in a model of `n_layers`.
+    pub fn is_away(&self, part: Part, n_layers: usize) -> bool {
+        let first = n_layers.saturating_sub(self.layers.unwrap_or(n_layers));
+        let below = |layer: u32, n: usize| (layer as usize) < n;
+        match part {
+            Part::Mixer(l) | Part::Ffn(l) => below(l, first),
+            Part::Experts(l) => below(l, first.max(self.experts_away)),
+            Part::Embedding => first > 0,
+            Part::Tables | Part::Head => self.layers == Some(0),
+        }
+    }
+
+    /// Whether anything may go to the second device.
+    pub fn is_split(&self) -> bool {
+        self.layers.is_some() || self.experts_away > 0
+    }
 }
 
 impl Default for EngineOptions {
@@ -42,6 +74,7 @@ impl Default for EngineOptions {
             max_bytes: None,
             spec: SpecOptions::default(),
             fuse: true,
+            placement: Placement::default(),
             allow_transfers: false,
         }
     }
@@ -52,5 +85,28 @@ impl EngineOptions {
     pub(crate) fn outputs(&self, spec: &SpecOptions) -> usize {
         let decoding = self.parallel * (1 + spec.longest());
         self.outputs.unwrap_or_else(|| decoding.max(64)).clamp(1, self.batch.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_go_where_they_are_told() {
+        let all = Placement::default();
+        let last_two = Placement { layers: Some(2), experts_away: 3 };
+        let none = Placement { layers: Some(0), ..all };
+        for (part, expected) in [
+            (Part::Embedding, [false, true, true]),
+            (Part::Mixer(1), [false, true, true]),
+            (Part::Ffn(2), [false, false, true]),
+            (Part::Experts(2), [false, true, true]),
+            (Part::Experts(3), [false, false, true]),
+            (Part::Head, [false, false, true]),
+        ] {
+            let found = [all, last_two, none].map(|p| p.is_away(part, 4));
+            assert_eq!(found, expected, "{part:?}");
+        }
     }
 }

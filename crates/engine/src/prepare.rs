@@ -60,13 +60,19 @@ impl Prog {
         o: &EngineOptions,
         options: &BuildOptions,
         graph: Graph,
+        n_layers: usize,
     ) -> Result<Prog, EngineError> {
         let (graph, fusions) = match o.fuse {
             true => fuse(&graph, &|op, types| devices.iter().all(|d| d.supports(op, types))),
             false => (graph, FusionReport::default()),
         };
         let graph = graph.finish().map_err(LoadError::Graph)?;
-        let policy = Policy { prefer: &|_| 0, allow_transfers: o.allow_transfers };
+        if o.placement.is_split() && devices.len() < 2 {
+            let (found, expected) = (format!("{:?}", o.placement), "a second device".into());
+            return Err(EngineError::Option { option: "placement", found, expected });
+        }
+        let prefer = |part| usize::from(o.placement.is_away(part, n_layers));
+        let policy = Policy { prefer: &prefer, allow_transfers: o.allow_transfers };
         let plan = Plan::new(&graph, devices, &policy)?;
         Ok(Prog { graph, plan, fusions, sampler: options.sampler })
     }
@@ -117,12 +123,13 @@ fn prepare_for(
     };
     let for_main = options(batch, outputs);
     let graph = firth_models::build(model, &for_main).map_err(LoadError::Graph)?;
-    let mut main = Prog::new(devices, o, &for_main, graph)?;
+    let mut main = Prog::new(devices, o, &for_main, graph, info.n_layers)?;
     let mut head = None;
     if spec.mode == SpecMode::Mtp {
         let for_head = options(o.parallel, o.parallel);
         let graph = firth_models::build_draft(model, &for_head).map_err(LoadError::Graph)?;
-        let mut prog = Prog::new(devices, o, &for_head, graph.expect("a head was asked for and is there"))?;
+        let graph = graph.expect("a head was asked for and is there");
+        let mut prog = Prog::new(devices, o, &for_head, graph, info.n_layers)?;
         share_uses(&mut main.plan, &mut prog.plan);
         info.groups.extend(info.draft.map(|d| d.group));
         head = Some(prog);

@@ -1,25 +1,18 @@
 //! `firth devices`: devices, or the plan of a model.
 
 use anyhow::Result;
+use firth::Device;
 use firth::{EngineOptions, SpecMode, SpecOptions};
 use firth_engine::{PlanSummary, plan_only};
 use serde_json::json;
 
 use crate::args::Devices;
-use crate::devices::{engine_options, open};
+use crate::devices::{cpu, engine_options, open};
 
 /// Runs the command.
 pub fn devices(a: Devices) -> Result<()> {
+    let Some(model) = &a.plan else { return list(&a) };
     let devices = open(&a.common)?;
-    let Some(model) = &a.plan else {
-        let list: Vec<_> = devices.iter().map(|d| d.info()).collect();
-        if a.json {
-            let one = |d: &&firth_graph::DeviceInfo| json!({"name": d.name, "description": d.description});
-            return super::print_json(&json!({"devices": list.iter().map(one).collect::<Vec<_>>()}));
-        }
-        list.iter().for_each(|d| println!("{:<8} {}", d.name, d.description));
-        return Ok(());
-    };
     let file = super::open(Some(model), &a.common.override_kv)?;
     let options = |max: usize| {
         let mode = if max == 0 { SpecMode::None } else { SpecMode::Auto };
@@ -46,6 +39,35 @@ pub fn devices(a: Devices) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// The CPU and every adapter.
+fn list(a: &Devices) -> Result<()> {
+    let cpu = cpu(&a.common)?;
+    let (cpu, gpus) = (cpu.info(), firth_gpu::adapters());
+    if a.json {
+        let gpu = |g: &firth_gpu::AdapterSummary| {
+            json!({
+                "name": format!("gpu:{}", g.index),
+                "description": g.name,
+                "driver": g.driver,
+                "max_binding_bytes": g.max_binding,
+                "features": g.features,
+            })
+        };
+        let mut all = vec![json!({"name": cpu.name, "description": cpu.description})];
+        all.extend(gpus.iter().map(gpu));
+        return super::print_json(&json!({"devices": all}));
+    }
+    println!("{:<8} {}", cpu.name, cpu.description);
+    for g in &gpus {
+        println!("{:<8} {} ({})", format!("gpu:{}", g.index), g.name, g.driver);
+        println!("         bindings of {}; {}", mib(g.max_binding), g.features.join(", "));
+    }
+    if gpus.is_empty() {
+        println!("no GPU adapter: neither Vulkan, Metal nor DX12 offers one");
+    }
+    Ok(())
 }
 
 fn mib(bytes: u64) -> String {
