@@ -264,7 +264,7 @@ pub fn equal_values(a: &[u8], b: &[u8]) -> bool {
 const FLOAT_PRODUCT: f64 = 1e-11;
 
 /// The largest tolerance of the case's ops.
-fn tolerance(case: &Case) -> f64 {
+pub fn tolerance(case: &Case) -> f64 {
     let float = |o: &OpNode| case.graph.layout(o.inputs[0]).dtype.block_len() == 1;
     let of = |o: &OpNode| match o.op {
         Op::MatMul(_) | Op::MatMulExperts(_) if float(o) => FLOAT_PRODUCT,

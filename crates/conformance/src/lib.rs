@@ -8,6 +8,7 @@ pub mod cases;
 pub mod cut_law;
 pub mod data;
 pub mod fixture;
+pub mod gpu;
 pub mod harness;
 pub mod mixture;
 pub mod models;

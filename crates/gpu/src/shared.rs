@@ -52,11 +52,6 @@ impl Shared {
         lock(&self.held).bytes
     }
 
-    /// Bytes that may still be taken, where there is a limit.
-    pub fn free_bytes(&self) -> Option<u64> {
-        self.max_bytes.map(|max| max.saturating_sub(self.held_bytes()))
-    }
-
     pub fn add_weight(&self, w: StoredWeight) -> WeightId {
         let mut held = lock(&self.held);
         held.weights.push(Arc::new(w));

@@ -27,7 +27,6 @@ pub(crate) struct Part {
 
 /// A loaded weight.
 pub(crate) struct StoredWeight {
-    pub dtype: Dtype,
     pub dims: [usize; 4],
     /// `None` for a weight kept as the file's bytes, read by element.
     pub format: Option<Format>,
@@ -129,7 +128,7 @@ pub(crate) fn load(
 ) -> Result<StoredWeight, LoadError> {
     let dims = dims(w);
     let format = in_panels(w).then(|| Format::of(w.dtype));
-    let mut out = StoredWeight { dtype: w.dtype, dims, format, parts: Vec::new() };
+    let mut out = StoredWeight { dims, format, parts: Vec::new() };
     let mut up = Upload { shared, pending: 0 };
     match format {
         None => elements(&mut up, w, src, on, &mut out)?,

@@ -5,6 +5,9 @@ mod copy;
 mod elementwise;
 mod mat_mul;
 mod norm;
+mod recurrent;
+mod reduce;
+mod ring;
 mod router;
 mod rows;
 mod sample;
@@ -24,12 +27,15 @@ pub(crate) struct Kernel {
 }
 
 /// Every list of kernels.
-const ALL: [&[Kernel]; 8] = [
+const ALL: [&[Kernel]; 11] = [
     &attention::KERNELS,
     &copy::KERNELS,
     &elementwise::KERNELS,
     &mat_mul::KERNELS,
     &norm::KERNELS,
+    &recurrent::KERNELS,
+    &reduce::KERNELS,
+    &ring::KERNELS,
     &router::KERNELS,
     &rows::KERNELS,
     &sample::KERNELS,

@@ -1,0 +1,106 @@
+//! Whole models on the GPU: reference logits, no transfer inside a step, and the cut law on the adapter.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use firth::{Device, Dtype, EngineOptions, LogitsOptions};
+use firth_conformance::{fixture, gpu, models};
+use firth_engine::{Engine, plan_only};
+use firth_gguf::Gguf;
+use firth_gpu::GpuOptions;
+
+/// Largest normalised squared error.
+const BOUND: f64 = 1e-5;
+
+const FIXTURES: &[&str] = &["llama-dense", "llama-moe", "qwen3-dense", "gemma3-dense"];
+
+fn load(file: &Arc<Gguf>, device: &Arc<dyn Device>, options: &EngineOptions) -> Engine {
+    let on = &mut |_| ControlFlow::Continue(());
+    Engine::load(file, vec![device.clone()], options, on).expect("a model of the tests loads")
+}
+
+fn plain(batch: usize) -> EngineOptions {
+    EngineOptions { kv: Dtype::F32, batch, outputs: Some(batch), cache_bytes: 0, ..EngineOptions::default() }
+}
+
+fn error(f: &fixture::Fixture, device: &Arc<dyn Device>) -> f64 {
+    let options = plain(128);
+    let plan = plan_only(&f.file, std::slice::from_ref(device), &options).expect("a fixture is planned");
+    assert_eq!((plan.plan.segments.len(), plan.plan.transfers().count()), (1, 0), "segments and transfers");
+    let mut engine = load(&f.file, device, &options);
+    let mut out = Vec::new();
+    let each = &mut |_, row: &[f32]| out.extend_from_slice(row);
+    firth::logits(&mut engine, &f.tokens, &LogitsOptions::default(), each).expect("a fixture runs");
+    fixture::nmse(&out, &f.logits)
+}
+
+#[test]
+fn fixtures_agree_with_the_reference() {
+    let (Some(shared), Some(device)) = (fixture::shared(), gpu::device()) else { return };
+    let mut wrong = Vec::new();
+    for folder in ["arch", "arch-route"] {
+        for name in FIXTURES {
+            let f = fixture::read(&shared.join("fixtures").join(folder), name);
+            let e = error(&f, &device);
+            println!("{folder}/{name}: {e:.2e}");
+            if e > BOUND {
+                wrong.push(format!("{folder}/{name}: {e:.2e}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "normalised squared error above {BOUND:e}: {wrong:?}");
+}
+
+/// The base that every adapter has suffices.
+#[test]
+fn base_limits_suffice() {
+    let Some(shared) = fixture::shared() else { return };
+    let Some(device) = gpu::open(GpuOptions { base_limits: true, ..GpuOptions::default() }) else { return };
+    let device: Arc<dyn Device> = Arc::new(device);
+    let f = fixture::read(&shared.join("fixtures/arch-route"), "qwen3-dense");
+    assert!(error(&f, &device) <= BOUND);
+}
+
+#[track_caller]
+fn cut_law(name: &str, file: &Arc<Gguf>, device: &Arc<dyn Device>, n: usize, kv: Dtype) {
+    let vocab = file.tensor("token_embd.weight").expect("an embedding").shape[1] as usize;
+    let mut r = models::Random(n as u64);
+    let ids: Vec<u32> = (0..n).map(|_| r.below(vocab) as u32).collect();
+    let options = |mates: usize| EngineOptions {
+        ctx: Some(n + 8),
+        parallel: mates + 1,
+        batch: n + mates,
+        outputs: Some(n.min(64)),
+        kv,
+        cache_bytes: 0,
+        ..EngineOptions::default()
+    };
+    let base = models::row_hashes(&mut load(file, device, &options(0)), &ids, &[], 0);
+    for mates in [0, 3] {
+        let mut engine = load(file, device, &options(mates));
+        for cuts in [&[][..], &[1], &[17, 1, 1, 30]] {
+            let found = models::row_hashes(&mut engine, &ids, cuts, mates);
+            let first = found.iter().zip(&base).position(|(a, b)| a != b);
+            assert_eq!(
+                first,
+                None,
+                "{name}: first row that differs; cuts {cuts:?}, {mates} mates, {}",
+                kv.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn cut_law_of_tiny_models() {
+    let (Some(shared), Some(device)) = (fixture::shared(), gpu::device()) else { return };
+    let path = shared.join("fixtures/tiny/qwen3-tiny-Q8_0.gguf");
+    let file = Arc::new(Gguf::open(&path).expect("a tiny model"));
+    for kv in [Dtype::F16, Dtype::Q8_0] {
+        cut_law("qwen3-tiny", &file, &device, 70, kv);
+    }
+    for name in FIXTURES {
+        let f = fixture::read(&shared.join("fixtures/arch-route"), name);
+        cut_law(name, &f.file, &device, 70, Dtype::F32);
+    }
+}

@@ -1,0 +1,30 @@
+// Rows that become weights or a number: one workgroup per row of operand 0. Sums: 64 strided chains, joined in a
+// fixed order by every invocation alike.
+
+var<workgroup> part: array<f32, 64>;
+var<workgroup> high: array<f32, 64>;
+
+fn joined() -> f32 {
+    var s = vec4<f32>(0.0);
+    for (var j = 0u; j < rt(64u); j += 4u) {
+        s += vec4<f32>(part[j], part[j + 1u], part[j + 2u], part[j + 3u]);
+    }
+    return (s.x + s.z) + (s.y + s.w);
+}
+
+// The larger, or what is no number.
+fn upper(a: f32, b: f32) -> f32 { return select(a, b, b > a || is_nan(b)); }
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) g: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) l: u32,
+) {
+    let r = g.x + g.y * count.x;
+    if (r >= rows(0u)) { return; }
+    let width = n0(0u);
+    let i = split(0u, r);
+    let x = row_of(0u, i);
+$BODY
+}
