@@ -161,14 +161,14 @@ pub enum QuantizeError {
         expected: u64,
     },
     /// Values that the type cannot hold.
-    #[error("tensor `{tensor}`, row {row}: {source}")]
+    #[error("tensor `{tensor}`, row {row}: {why}")]
     Encode {
         /// The tensor.
         tensor: String,
         /// The row.
         row: u64,
         /// Why.
-        source: EncodeError,
+        why: EncodeError,
     },
     /// The output is the input.
     #[error("{} is the input itself; give another name", path.display())]
@@ -177,16 +177,24 @@ pub enum QuantizeError {
         path: PathBuf,
     },
     /// The system refused.
-    #[error("cannot write {}: {source}", path.display())]
+    #[error("cannot write {}: {}", path.display(), reason(why))]
     Output {
         /// The file.
         path: PathBuf,
-        /// Why.
-        source: WriteError,
+        /// Why. Said above, so no source that would be said again.
+        why: WriteError,
     },
     /// The caller wished to stop; nothing is left behind.
     #[error("interrupted; nothing was written")]
     Interrupted,
+}
+
+/// What the system said, without that it was a write.
+fn reason(why: &WriteError) -> String {
+    match why {
+        WriteError::Io(e) => e.to_string(),
+        other => other.to_string(),
+    }
 }
 
 /// How far the work is.

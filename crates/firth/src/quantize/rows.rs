@@ -121,8 +121,8 @@ impl Job<'_> {
         });
         match failure.into_inner().expect("no worker panics") {
             None => Ok(()),
-            Some((row, source)) => {
-                Err(QuantizeError::Encode { tensor: self.tensor.name.clone(), row: row as u64, source })
+            Some((row, why)) => {
+                Err(QuantizeError::Encode { tensor: self.tensor.name.clone(), row: row as u64, why })
             }
         }
     }

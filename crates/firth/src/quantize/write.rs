@@ -71,8 +71,8 @@ pub(super) fn write(
     Ok(paths)
 }
 
-fn output(path: &Path, source: WriteError) -> QuantizeError {
-    QuantizeError::Output { path: path.to_owned(), source }
+fn output(path: &Path, why: WriteError) -> QuantizeError {
+    QuantizeError::Output { path: path.to_owned(), why }
 }
 
 fn out_paths(plan: &QuantizePlan, out: &Path) -> Vec<PathBuf> {
