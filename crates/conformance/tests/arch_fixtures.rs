@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use firth::{Device, EngineOptions, LogitsOptions};
-use firth_conformance::by_reference;
 use firth_conformance::fixture::{self, Fixture};
 use firth_cpu::{CpuDevice, CpuOptions};
 use firth_engine::Engine;
@@ -18,12 +17,8 @@ const FOLDERS: &[(&str, usize)] = &[("arch", 95), ("arch-route", 35)];
 /// Largest normalised squared error.
 const BOUND: f64 = 1e-6;
 
-/// Through the engine; by reference where the model keeps states in slots.
+/// Through the engine.
 fn logits(f: &Fixture) -> Result<Vec<f32>, String> {
-    let model = firth_models::load(&f.file).map_err(|e| e.to_string())?;
-    if model.info().slots {
-        return by_reference::logits(&f.file, &*model, &f.tokens);
-    }
     let cpu: Arc<dyn Device> = Arc::new(CpuDevice::new(CpuOptions::new(2).expect("an instruction set")));
     let options =
         EngineOptions { kv: Dtype::F32, batch: 256, outputs: Some(256), ..EngineOptions::default() };
