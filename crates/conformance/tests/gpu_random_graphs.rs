@@ -85,7 +85,7 @@ fn one(seed: usize, device: &Arc<dyn Device>, tally: &mut Tally) {
     let devices = vec![lacking(device.clone()), lacking(cpu("cpu", level, 1, Vec::new()))];
     let bits = rng.bits();
     let prefer = |p: Part| Rng::new(&format!("{p:?} {bits}")).below(2);
-    let policy = Policy { prefer: &prefer, allow_transfers: seed % 4 != 0 };
+    let policy = Policy { prefer: &prefer, allow_transfers: !seed.is_multiple_of(4) };
     let weights = case.weights();
     match load(&case.graph, &weights, case.pages, devices, &policy) {
         Err(_) => tally.refused += 1,
