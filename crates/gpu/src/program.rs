@@ -9,6 +9,9 @@ use crate::compile::{CompileCx, Draft, Groups, PARAM_BYTES};
 use crate::kernels;
 use crate::shared::Shared;
 
+/// How long results of finished work may take to be handed over.
+const MAPPED: std::time::Duration = std::time::Duration::from_secs(30);
+
 /// A dispatch of the pass.
 struct Dispatch {
     pipeline: wgpu::ComputePipeline,
@@ -264,10 +267,11 @@ impl Program for GpuProgram {
             self.shared.conn.fault.set(reason.clone());
             Lost { device: self.shared.name.clone(), reason }
         };
-        match self.mapped.1.try_recv() {
+        // Another thread's wait may be the one that calls back, a little after this one has returned.
+        match self.mapped.1.recv_timeout(MAPPED) {
             Ok(Ok(())) => {}
             Ok(Err(e)) => return Err(lost(format!("step outputs cannot be read: {e}"))),
-            Err(_) => return Err(lost("step outputs were not mapped".into())),
+            Err(_) => return Err(lost(format!("step outputs were not mapped within {MAPPED:?}"))),
         }
         {
             let view = self.readback.slice(..back as u64).get_mapped_range();
