@@ -101,6 +101,7 @@ pub const ARCHS: &[Arch] = &[
     qwen35::DENSE,
     qwen35::EXPERTS,
     qwen3next::ARCH,
+    qwen4exp::ARCH,
     qwen_moe::QWEN2,
     qwen_moe::QWEN3,
     qwen_moe::QWEN3VL,

@@ -38,6 +38,8 @@ pub mod plamo2;
 pub mod qwen3;
 pub mod qwen35;
 pub mod qwen3next;
+pub mod qwen4exp;
+pub mod qwen4exp_ngram;
 pub mod qwen_moe;
 pub mod seed_oss;
 pub mod smollm3;

@@ -55,7 +55,7 @@ pub(super) fn decoder(
 }
 
 /// Attention whose query projection makes each head's query and gate.
-fn gated_attention(l: &Layer, rope: &Rope) -> Attention {
+pub(super) fn gated_attention(l: &Layer, rope: &Rope) -> Attention {
     let d = l.c.key_dim;
     let rows = [2 * d * l.c.heads[l.i], d * l.c.kv_heads[l.i], l.c.value_dim * l.c.kv_heads[l.i]];
     let mut attention = Attention::of_rows(l, rows).qk_norm(QkNorm::Head(QkNorm::heads(l))).rope(rope);
@@ -64,14 +64,14 @@ fn gated_attention(l: &Layer, rope: &Rope) -> Attention {
 }
 
 /// Sizes of the feed-forward.
-struct Ffn {
+pub(super) struct Ffn {
     experts: usize,
     shared: usize,
 }
 
 impl Ffn {
     /// Widths of experts, 0 where the model is dense.
-    fn read(w: &Weights, c: &Config) -> Result<Self, crate::ModelError> {
+    pub(super) fn read(w: &Weights, c: &Config) -> Result<Self, crate::ModelError> {
         if c.n_experts == 0 {
             return Ok(Ffn { experts: 0, shared: 0 });
         }
@@ -82,7 +82,7 @@ impl Ffn {
     }
 
     /// SwiGLU, or experts by softmax with a gated shared expert.
-    fn block(&self, l: &Layer) -> Box<dyn Block> {
+    pub(super) fn block(&self, l: &Layer) -> Box<dyn Block> {
         if self.experts == 0 {
             return Box::new(l.gated_mlp(ActKind::Silu));
         }
@@ -92,11 +92,11 @@ impl Ffn {
 }
 
 /// One projection each for the convolution's rows, the output gate, beta and alpha.
-struct Projections([Linear; 4]);
+pub(super) struct Projections([Linear; 4]);
 
 impl Projections {
     /// `attn_qkv`, `attn_gate`, `ssm_beta`, `ssm_alpha`.
-    fn new(l: &Layer, s: DeltaShape) -> Self {
+    pub(super) fn new(l: &Layer, s: DeltaShape) -> Self {
         let [keys, values] = s.widths();
         let linear = |name: &str, n| l.mixer.linear(name, l.c.width, n);
         Projections([

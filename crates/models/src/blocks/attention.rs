@@ -3,7 +3,7 @@
 use firth_graph::{Graph, Node, op};
 
 use crate::StepNodes;
-use crate::blocks::{Block, Gated, KvCache, Layer, Linear, Mixer, Norm, Place, Rope, Temperature};
+use crate::blocks::{Block, Gated, KvCache, Layer, Linear, Mixer, Norm, Place, Rope, Seen, Temperature};
 use crate::config::Config;
 use crate::weights::Tensor;
 
@@ -221,8 +221,9 @@ impl Attention {
     }
 }
 
-impl Block for Attention {
-    fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
+impl Attention {
+    /// Attention over keys that somebody else has chosen.
+    pub fn over(&self, g: &mut Graph, x: Node, step: &StepNodes, seen: Seen) -> Node {
         let [q, k, v] = self.qkv.apply(g, x).map(|y| self.clamped(g, y));
         let (q, gate) = self.gate.split(g, x, q, &self.shape);
         let mut q = self.placed(g, q, 0, step);
@@ -230,13 +231,19 @@ impl Block for Attention {
             q = temperature.apply(g, q, step);
         }
         let [k, v] = self.keys_and_values(g, k, v, step);
-        let sinks = self.sinks.as_ref().map(|s| s.node(g));
-        let mut y = self.cache.attend(g, step, self.scores, q, (k, Some(v)), sinks);
+        let mut y = self.cache.attend(g, step, self.scores, q, (k, Some(v)), seen);
         if let Some(gate) = gate {
             y = g.push(op::Mul, &[y, gate]);
         }
         let y = g.merge_heads(y);
         self.out.apply(g, y)
+    }
+}
+
+impl Block for Attention {
+    fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
+        let sinks = self.sinks.as_ref().map(|s| s.node(g));
+        self.over(g, x, step, Seen::All { sinks })
     }
 }
 

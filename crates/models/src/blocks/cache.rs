@@ -1,6 +1,7 @@
 //! Keys and values of a layer in their pages.
 
 use firth_graph::{Graph, KvSpec, Node, PageGroup, Part, StateSpec, op};
+use firth_quant::Dtype;
 
 use crate::StepNodes;
 use crate::blocks::{AttentionShape, Layer};
@@ -15,6 +16,9 @@ pub struct KvCache {
     group: PageGroup,
     window: Option<usize>,
     value_in_key: bool,
+    name: &'static str,
+    /// The type of keys and values; the options' where it is not fixed.
+    dtype: Option<Dtype>,
 }
 
 impl KvCache {
@@ -28,13 +32,21 @@ impl KvCache {
             group: l.states.group(window),
             window,
             value_in_key: false,
+            name: "kv",
+            dtype: None,
         }
     }
 
     /// One row of `key_dim` a token, whose first `value_dim` numbers are the value.
     pub fn latent(l: &Layer, key_dim: usize, value_dim: usize, window: Option<usize>) -> Self {
         let group = l.states.group(window);
-        KvCache { layer: l.i, key_dim, value_dim, n_heads: 1, group, window, value_in_key: true }
+        let (layer, n_heads, value_in_key) = (l.i, 1, true);
+        KvCache { layer, key_dim, value_dim, n_heads, group, window, value_in_key, name: "kv", dtype: None }
+    }
+
+    /// One key of `key_dim` a token and no value, in f32: what an indexer compares.
+    pub fn index(l: &Layer, key_dim: usize) -> Self {
+        KvCache { name: "index", dtype: Some(Dtype::F32), ..KvCache::latent(l, key_dim, 0, None) }
     }
 
     /// Writes the step's `k: [key_dim, heads, T]` and, where values are kept apart, `v: [value_dim, heads, T]`; the
@@ -44,19 +56,20 @@ impl KvCache {
             key_dim: self.key_dim,
             value_dim: self.value_dim,
             n_heads: self.n_heads,
-            dtype: step.options.kv,
+            dtype: self.dtype.unwrap_or(step.options.kv),
             group: self.group,
             window: self.window,
             value_in_key: self.value_in_key,
         });
-        let mut inputs =
-            vec![g.state(format!("blk.{}.kv", self.layer), spec, Part::Mixer(self.layer as u32)), k];
+        let name = format!("blk.{}.{}", self.layer, self.name);
+        let mut inputs = vec![g.state(name, spec, Part::Mixer(self.layer as u32)), k];
         inputs.extend(v);
         inputs.extend([step.seqs, step.pages_of(self.group)]);
         g.push(op::KvWrite, &inputs)
     }
 
-    /// Writes the step's keys and values, then attends with `q: [key_dim, heads, T]` to `[value_dim, heads, T]`.
+    /// Writes the step's keys and values, then attends with `q: [key_dim, heads, T]` to `[value_dim, heads, T]`: to all
+    /// visible keys, or to those of chosen pools.
     pub fn attend(
         &self,
         g: &mut Graph,
@@ -64,11 +77,57 @@ impl KvCache {
         scores: op::Attend,
         q: Node,
         kv: (Node, Option<Node>),
-        sinks: Option<Node>,
+        seen: Seen,
     ) -> Node {
         let after = self.write(g, step, kv);
-        let mut inputs = vec![after, q, step.seqs, step.pages_of(self.group)];
-        inputs.extend(sinks);
-        g.push(scores, &inputs)
+        let tables = [step.seqs, step.pages_of(self.group)];
+        match seen {
+            Seen::All { sinks } => {
+                let mut inputs = vec![after, q, tables[0], tables[1]];
+                inputs.extend(sinks);
+                g.push(scores, &inputs)
+            }
+            Seen::Chosen { pools, ratio, tail } => {
+                let op = op::AttendChosen { scale: scores.scale, ratio, tail };
+                g.push(op, &[after, q, pools, tables[0], tables[1]])
+            }
+        }
     }
+
+    /// Writes the step's index keys `[key_dim, 1, T]` and chooses `choice.n` pools by queries `[key_dim, heads, T]` and, where
+    /// there are any, weights `[heads, T]`.
+    pub fn choose(
+        &self,
+        g: &mut Graph,
+        step: &StepNodes,
+        choice: op::TopKSelect,
+        keys: Node,
+        queries: Node,
+        weights: Option<Node>,
+    ) -> Node {
+        let after = self.write(g, step, (keys, None));
+        let mut inputs = vec![after, queries];
+        inputs.extend(weights);
+        inputs.extend([step.seqs, step.pages_of(self.group)]);
+        g.push(choice, &inputs)
+    }
+}
+
+/// Which keys attention sees.
+#[derive(Clone, Copy, Debug)]
+pub enum Seen {
+    /// All that its window shows.
+    All {
+        /// One more score per head.
+        sinks: Option<Node>,
+    },
+    /// Those of chosen pools of tokens.
+    Chosen {
+        /// `[n, T]` pool numbers.
+        pools: Node,
+        /// Tokens of a pool.
+        ratio: usize,
+        /// Whether the tokens behind the last complete pool are seen too.
+        tail: bool,
+    },
 }

@@ -26,9 +26,14 @@ impl<'a> Place<'a> {
         Place { w, part, prefix: prefix.into(), c }
     }
 
+    /// Tensors that belong to no layer, by their own names.
+    pub fn root(w: &'a Weights<'a>, c: &'a Config, part: Part) -> Self {
+        Place::new(w, c, "", part)
+    }
+
     /// The full name of a tensor.
     pub fn name(&self, name: &str) -> String {
-        format!("{}.{name}", self.prefix)
+        if self.prefix.is_empty() { name.into() } else { format!("{}.{name}", self.prefix) }
     }
 
     /// Whether the file has a tensor, full name with suffix.

@@ -4,7 +4,7 @@
 use firth_graph::{Graph, Node, op};
 
 use crate::StepNodes;
-use crate::blocks::{Block, Gate, KvCache, Layer, Linear, Mixer, Norm, Rope, Temperature};
+use crate::blocks::{Block, Gate, KvCache, Layer, Linear, Mixer, Norm, Rope, Seen, Temperature};
 use crate::config;
 use crate::error::ModelError;
 use crate::weights::{Tensor, Weights};
@@ -68,14 +68,22 @@ impl Queries {
         }
     }
 
-    fn apply(&self, g: &mut Graph, x: Node) -> Node {
+    /// The normed latent, or the rows themselves.
+    fn latent(&self, g: &mut Graph, x: Node) -> Node {
         match self {
-            Queries::Direct(q) => q.apply(g, x),
+            Queries::Direct(_) => x,
             Queries::Latent(parts) => {
                 let h = parts.0.apply(g, x);
-                let h = parts.1.apply(g, h);
-                parts.2.apply(g, h)
+                parts.1.apply(g, h)
             }
+        }
+    }
+
+    /// Queries of all heads from what [`Queries::latent`] gave.
+    fn up(&self, g: &mut Graph, latent: Node) -> Node {
+        match self {
+            Queries::Direct(q) => q.apply(g, latent),
+            Queries::Latent(parts) => parts.2.apply(g, latent),
         }
     }
 }
@@ -159,10 +167,15 @@ impl Mla {
         g.push(op::Concat, &[latent, part])
     }
 
+    /// What queries are projected from: their normed latent, or the rows themselves.
+    pub fn query_latent(&self, g: &mut Graph, x: Node) -> Node {
+        self.queries.latent(g, x)
+    }
+
     /// Queries `[latent + turned, heads, T]` that meet those rows.
-    fn queries(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
+    fn queries(&self, g: &mut Graph, latent: Node, step: &StepNodes) -> Node {
         let s = &self.shape;
-        let q = self.queries.apply(g, x);
+        let q = self.queries.up(g, latent);
         let q = g.split_heads(q, s.key_dim);
         let plain = g.slice(q, 0, s.key_dim - s.turned);
         let up = self.key_up.node(g);
@@ -176,15 +189,15 @@ impl Mla {
     }
 }
 
-impl Block for Mla {
-    fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
-        let mut q = self.queries(g, x, step);
+impl Mla {
+    /// Attention over keys that somebody else has chosen; `latent` is what [`Mla::query_latent`] gave.
+    pub fn over(&self, g: &mut Graph, x: Node, latent: Node, step: &StepNodes, seen: Seen) -> Node {
+        let mut q = self.queries(g, latent, step);
         if let Some(temperature) = &self.temperature {
             q = temperature.apply(g, q, step);
         }
         let row = self.row(g, x, step);
-        let sinks = self.sinks.as_ref().map(|s| s.node(g));
-        let o = self.cache.attend(g, step, self.scores, q, (row, None), sinks);
+        let o = self.cache.attend(g, step, self.scores, q, (row, None), seen);
         let up = self.value_up.node(g);
         let mut y = g.push(op::MatMulExperts, &[up, o]);
         if let Some(gate) = &self.gate {
@@ -193,6 +206,14 @@ impl Block for Mla {
         }
         let y = g.merge_heads(y);
         self.out.apply(g, y)
+    }
+}
+
+impl Block for Mla {
+    fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
+        let latent = self.query_latent(g, x);
+        let sinks = self.sinks.as_ref().map(|s| s.node(g));
+        self.over(g, x, latent, step, Seen::All { sinks })
     }
 }
 

@@ -22,11 +22,12 @@ mod norm;
 mod rope;
 mod route;
 mod slots;
+pub mod streams;
 mod temperature;
 
 pub use attention::{Attention, AttentionShape, QkNorm, Qkv};
 pub use block::{Block, Chain, Mixer, Residual, Sum};
-pub use cache::KvCache;
+pub use cache::{KvCache, Seen};
 pub use decoder::{Decoder, Layers};
 pub use delta_net::{DeltaNet, DeltaRows, DeltaShape};
 pub use embedding::{Embedding, Head};

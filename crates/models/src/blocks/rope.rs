@@ -191,11 +191,16 @@ impl Rope {
 
     /// `x: [d, heads, T]`, each head turned by its row's position.
     pub fn turn(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
+        self.turn_to(g, x, step.positions, step)
+    }
+
+    /// As [`Rope::turn`], by other positions `[T]`.
+    pub fn turn_to(&self, g: &mut Graph, x: Node, positions: Node, step: &StepNodes) -> Node {
         let ctx = step.options.ctx;
         let spec = self.config.spec(ctx, self.factors.of(&self.config, ctx));
         let n_rot = spec.n_rot;
         let shape = Shape::fixed(&[n_rot, spec.n_positions]);
         let table = g.weight(WeightSource::Rope(spec), Dtype::F32, shape, Part::Tables);
-        g.push(op::Rope { pairs: self.pairs, n_rot }, &[x, table, step.positions])
+        g.push(op::Rope { pairs: self.pairs, n_rot }, &[x, table, positions])
     }
 }

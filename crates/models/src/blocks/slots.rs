@@ -68,8 +68,13 @@ impl SlotState {
 
     /// A ring of rows of `width` that looks back `reach` rows.
     pub fn ring(&self, g: &mut Graph, width: usize, reach: usize, step: &StepNodes) -> Node {
+        self.ring_of(g, Dtype::F32, width, reach, step)
+    }
+
+    /// As [`SlotState::ring`], of F32 or I32.
+    pub fn ring_of(&self, g: &mut Graph, dtype: Dtype, width: usize, reach: usize, step: &StepNodes) -> Node {
         let rows = (reach + step.options.draft).max(1);
-        let spec = RingSpec { width, rows, dtype: Dtype::F32 };
+        let spec = RingSpec { width, rows, dtype };
         g.state(self.name.clone(), StateSpec::Ring(spec), self.part)
     }
 
