@@ -162,7 +162,7 @@ fn emit(
         None => (old.op.clone(), old.inputs.clone(), old.results.clone()),
     };
     let inputs: Vec<Node> = inputs.iter().map(|n| map[n.idx()].expect("operands stand before")).collect();
-    let results = out.push_n(new_op, &inputs);
+    let results = out.push_three(new_op, &inputs);
     for (r, n) in replaces.iter().enumerate() {
         map[n.idx()] = Some(results[r]);
     }
