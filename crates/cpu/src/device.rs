@@ -151,10 +151,7 @@ impl Device for CpuDevice {
         src: &dyn WeightBytes,
         on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<WeightId, LoadError> {
-        if w.uses.contains(&Use::Elements) && w.uses.len() > 1 {
-            let reason = format!("weight `{}` is read by element as well as for {:?}", w.name, w.uses);
-            return Err(LoadError::Device { device: self.info.name.clone(), reason });
-        }
+        w.check_uses(&self.info)?;
         let region = self.shared.region(weight_bytes(w) as usize, &w.name)?;
         let stored = StoredWeight::load(w, src, region, &self.shared.pool, on)?;
         let mut held = self.shared.lock();

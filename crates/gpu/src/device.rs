@@ -85,10 +85,7 @@ impl Device for GpuDevice {
         src: &dyn WeightBytes,
         on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<WeightId, LoadError> {
-        if w.uses.contains(&Use::Elements) && w.uses.len() > 1 {
-            let reason = format!("weight `{}` is read by element as well as for {:?}", w.name, w.uses);
-            return Err(LoadError::Device { device: self.info.name.clone(), reason });
-        }
+        w.check_uses(&self.info)?;
         store::load(&self.shared, w, src, on).map(|w| self.shared.add_weight(w))
     }
 

@@ -53,6 +53,17 @@ pub struct WeightSpec {
     pub uses: Vec<Use>,
 }
 
+impl WeightSpec {
+    /// Fails where a weight is read by element and otherwise too: no device has a layout for both.
+    pub fn check_uses(&self, device: &DeviceInfo) -> Result<(), LoadError> {
+        if !self.uses.contains(&Use::Elements) || self.uses.len() == 1 {
+            return Ok(());
+        }
+        let reason = format!("weight `{}` is read by element as well as for {:?}", self.name, self.uses);
+        Err(LoadError::Device { device: device.name.clone(), reason })
+    }
+}
+
 /// The bytes of a weight: whole rows in file order.
 pub trait WeightBytes {
     /// All bytes, mapped or made.

@@ -145,6 +145,13 @@ pub(crate) fn f32s(inputs: &[Type], operand: usize) -> Result<&Layout, ShapeErro
     tensor(inputs, operand, &[Dtype::F32], "f32")
 }
 
+/// The result of an op that gives for its one f32 operand numbers of the same shape.
+pub(crate) fn same_shape(inputs: &[Type], g: &Graph) -> Result<Vec<Type>, ShapeError> {
+    let [_] = exactly(inputs)?;
+    let x = f32s(inputs, 0)?;
+    Ok(vec![dense(g, x.dtype, x.shape)?])
+}
+
 /// The layout of an i32 operand.
 pub(crate) fn i32s(inputs: &[Type], operand: usize) -> Result<&Layout, ShapeError> {
     tensor(inputs, operand, &[Dtype::I32], "i32")

@@ -1,6 +1,6 @@
 //! Soft capping of logits.
 
-use super::{OpDef, exactly, f32s};
+use super::OpDef;
 use crate::graph::{Graph, ShapeError, Type};
 use crate::reference::RefCall;
 
@@ -16,12 +16,10 @@ impl OpDef for Softcap {
     const TOLERANCE: f64 = 1e-11;
 
     fn infer(&self, inputs: &[Type], g: &Graph) -> Result<Vec<Type>, ShapeError> {
-        let [_] = exactly(inputs)?;
-        let x = f32s(inputs, 0)?;
         if self.cap.is_nan() || self.cap <= 0.0 {
             return Err(ShapeError::Param(format!("cap must be above 0, found {}", self.cap)));
         }
-        Ok(vec![super::dense(g, x.dtype, x.shape)?])
+        super::same_shape(inputs, g)
     }
 
     fn reference(&self, call: &mut RefCall) {
