@@ -11,7 +11,7 @@ use firth_graph::{Op, PAGE, SegOp};
 use firth_quant::Dtype;
 use firth_simd::{LANES, Level, Simd, dispatch, math};
 
-use super::attend::{F16, F32, Q8, Source};
+use super::attend::{F16, F32, LOG2_E, Q8, Source, query_factor, soft_cap};
 use super::kv_write::locate;
 use crate::operand::{Cx, Operand};
 use crate::program::CompileCx;
@@ -22,8 +22,6 @@ use crate::step::{Args, Kernel, Step, Worker, dense_rows};
 const HEADS: usize = 16;
 /// Registers of keys in a block, and of values in a strip.
 const REGISTERS: usize = PAGE / LANES;
-/// log2 e: scores are taken to base 2.
-const LOG2_E: f32 = std::f32::consts::LOG2_E;
 
 /// The keys that a row sees.
 #[derive(Clone, Copy)]
@@ -228,13 +226,7 @@ impl<K: Source> Tile<'_, K> {
         }
         for (r, acc) in acc.iter().enumerate() {
             for (i, v) in acc.iter().enumerate() {
-                let v = match self.softcap {
-                    0.0 => *v,
-                    cap => {
-                        let cap = s.splat(cap);
-                        s.mul(s.mul(cap, math::tanh(s, s.div(*v, cap))), s.splat(LOG2_E))
-                    }
-                };
+                let v = soft_cap(s, *v, self.softcap);
                 s.store_first(&mut self.space.p[(h + r) * PAGE + i * LANES..], v);
             }
         }
@@ -370,7 +362,7 @@ impl RowsStep {
             _ => unreachable!("chosen keys have an operand"),
         };
         let space = Space::new(&mut worker.scratch, key, value);
-        let by = if softcap == 0.0 { scale * LOG2_E } else { scale };
+        let by = query_factor(scale, softcap);
         for h in 0..heads {
             for (to, from) in space.q[h * key..][..key].iter_mut().zip(q.f32_at([head + h, row, 0])) {
                 *to = from * by;

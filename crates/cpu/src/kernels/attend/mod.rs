@@ -24,7 +24,8 @@ use crate::program::CompileCx;
 use crate::states::{CpuState, KvPages};
 use crate::step::{Args, Kernel, Step, Worker, dense_rows};
 pub use source::{F16, F32, Q8, Source};
-use tile::{LOG2_E, Page, Query, Shape, Space, Sums, TILE};
+pub(super) use tile::{LOG2_E, query_factor, soft_cap};
+use tile::{Page, Query, Shape, Space, Sums, TILE};
 
 /// Products that make a chunk of a divided tile: some microseconds.
 const CHUNK_PRODUCTS: usize = 1 << 16;
@@ -167,7 +168,7 @@ impl AttendStep {
         let n = (table[seq_table::N_ROWS] as usize * w.group - w.first).min(TILE);
         let (kd, vd) = (self.state.spec.key_dim, self.state.spec.value_dim);
         let space = Space::new(&mut worker.scratch, kd, vd);
-        let by = if self.op.softcap == 0.0 { self.op.scale * LOG2_E } else { self.op.scale };
+        let by = query_factor(self.op.scale, self.op.softcap);
         let mut rows = [Query::default(); TILE];
         let mut sinks = [0.0; LANES];
         let sink_row = self.sinks.as_ref().map(|o| cx.rows(o));

@@ -17,6 +17,21 @@ const KEY_REGISTERS: usize = PAGE / LANES;
 /// log2 e: scores are taken to base 2.
 pub const LOG2_E: f32 = std::f32::consts::LOG2_E;
 
+/// What a query is multiplied by, once: scores are powers of two, unless a cap comes between.
+pub fn query_factor(scale: f32, softcap: f32) -> f32 {
+    if softcap == 0.0 { scale * LOG2_E } else { scale }
+}
+
+/// A score as a power of two where scores are capped; as it is where they are not (`softcap` 0).
+#[inline(always)]
+pub fn soft_cap<S: Simd>(s: S, v: S::F, softcap: f32) -> S::F {
+    if softcap == 0.0 {
+        return v;
+    }
+    let cap = s.splat(softcap);
+    s.mul(s.mul(cap, math::tanh(s, s.div(v, cap))), s.splat(LOG2_E))
+}
+
 /// One row of a tile: the keys it sees are `first ..= last` by index in the sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Query {
@@ -247,13 +262,7 @@ impl<K: Source> Shape<K> {
         }
         for (r, acc) in acc.iter().enumerate() {
             for (i, v) in acc.iter().enumerate() {
-                let v = match self.softcap {
-                    0.0 => *v,
-                    cap => {
-                        let cap = s.splat(cap);
-                        s.mul(s.mul(cap, math::tanh(s, s.div(*v, cap))), s.splat(LOG2_E))
-                    }
-                };
+                let v = soft_cap(s, *v, self.softcap);
                 s.store_first(&mut space.p[(row + r) * PAGE + (first + i) * LANES..], v);
             }
         }
