@@ -77,7 +77,7 @@ fn crowded(share: u64) -> EngineOptions {
     // Slots are there for every sequence, whatever the pages.
     let slots = plan.slot_bytes * 2 * o.parallel as u64;
     let pages = states - slots;
-    let fixed = plan.weight_bytes[0] + plan.plan.scratch_bytes() as u64 + slots;
+    let fixed = plan.weight_bytes[0] + plan.scratch_bytes + slots;
     o.max_bytes = Some(fixed + pages * share / 100);
     o
 }

@@ -181,6 +181,16 @@ fn hybrids_with_a_head() {
     }
 }
 
+/// As many biases as the main program takes, and penalties over a window as long as the context.
+#[test]
+fn long_lists_fit_a_head() {
+    let Some(file) = models::tiny("qwen35-tiny-mtp-Q4_0.gguf") else { return };
+    check(&file, &[SpecMode::Mtp], 2, 0.7, &|r| {
+        r.params.bias = (0..3000).map(|id| (id, 0.25)).collect();
+        (r.params.repeat_penalty, r.params.penalty_last_n) = (1.2, 1000);
+    });
+}
+
 #[test]
 fn convolutions_alone() {
     let Some(file) = models::tiny("lfm2-tiny-F32.gguf") else { return };

@@ -148,6 +148,14 @@ impl Job {
         engine.close(r.seq);
     }
 
+    /// After a step that failed: its sequence holds what it holds, and the rest is computed again.
+    pub fn look_back(&mut self, engine: &Engine) {
+        if let Some(r) = &mut self.running {
+            r.done = engine.len(r.seq);
+        }
+        self.guesses.hidden.clear();
+    }
+
     /// The sequence of an active job.
     pub fn seq(&self) -> Seq {
         self.running.expect("an active job has a sequence").seq

@@ -14,6 +14,7 @@ mod schedule;
 mod spec;
 mod state_file;
 mod step;
+mod tables;
 
 pub use error::EngineError;
 pub use load::{Engine, LoadReport};

@@ -21,7 +21,7 @@ use crate::step::{Scratch, Slots};
 pub struct LoadReport {
     /// Bytes of weights as laid out.
     pub weight_bytes: u64,
-    /// Bytes of pages and slots when all are in use.
+    /// Bytes of the pages and slots of all sequences at full length, and of the cache.
     pub page_bytes: u64,
     /// Bytes of activations, step inputs and kernel scratch.
     pub scratch_bytes: u64,
@@ -115,7 +115,7 @@ impl Engine {
             Some(prog) => {
                 let group = p.info.groups.len() - 1;
                 let draft = p.info.draft.expect("a model with a head");
-                Some(Head::new(runner(prog, &mut resources)?, group, draft.width, prog.sampler))
+                Some(Head::new(runner(prog, &mut resources)?, group, draft.width, p.ctx, prog.sampler))
             }
             None => None,
         };

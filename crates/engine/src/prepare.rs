@@ -33,6 +33,8 @@ pub struct PlanSummary {
     pub slot_bytes: u64,
     /// Bytes of weights on each device.
     pub weight_bytes: Vec<u64>,
+    /// Bytes of activations, step inputs and outputs of all programs.
+    pub scratch_bytes: u64,
 }
 
 /// A load, prepared.
@@ -113,13 +115,15 @@ fn prepare_for(
     // A step has a row and an output for each sequence: all of them can decode at once.
     let batch = o.batch.min(ctx).max(o.parallel);
     let outputs = o.outputs(&spec).min(batch).max(o.parallel);
+    let sampler = SamplerBounds { penalties: outputs * 256, biases: outputs * 512, masks: outputs.min(256) };
     let options = |t: usize, outputs: usize| BuildOptions {
         bounds: Extents { t, o: outputs, p: 0, s: o.parallel },
         ctx,
         kv: o.kv,
         draft: spec.longest(),
         draft_head: spec.mode == SpecMode::Mtp,
-        sampler: SamplerBounds { penalties: outputs * 256, biases: outputs * 512, masks: outputs.min(256) },
+        // A head samples fewer rows, of the same samplers: what fits the main program's lists fits its own.
+        sampler,
     };
     let for_main = options(batch, outputs);
     let graph = firth_models::build(model, &for_main).map_err(LoadError::Graph)?;
@@ -135,8 +139,7 @@ fn prepare_for(
         head = Some(prog);
     }
     let programs = || [Some(&main), head.as_ref()].into_iter().flatten();
-    let scratch: usize = programs().map(|p| p.plan.scratch_bytes()).sum();
-    let fixed = weight_bytes(programs(), devices).iter().sum::<u64>() + scratch as u64;
+    let fixed = weight_bytes(programs(), devices).iter().sum::<u64>() + scratch_bytes(programs());
     let limit = o.max_bytes.map(|max| max.saturating_sub(fixed));
     let largest = Largest { ctx, batch, draft: spec.longest() };
     let pools = Pools::new(&main.graph, &info.groups, largest, o, limit);
@@ -152,6 +155,11 @@ fn share_uses(a: &mut Plan, b: &mut Plan) {
         w.uses.dedup();
         other.uses.clone_from(&w.uses);
     }
+}
+
+/// Bytes of activations, step inputs and outputs.
+fn scratch_bytes<'a>(programs: impl Iterator<Item = &'a Prog>) -> u64 {
+    programs.map(|p| p.plan.scratch_bytes() as u64).sum()
 }
 
 /// Bytes of weights on each device.
@@ -195,9 +203,10 @@ pub fn plan_only(
     let p = prepare(file, &refs, options)?;
     let state = |s: &StateDecl| (s.name.clone(), s.spec.page_bytes(), p.pools.count(s));
     let states = p.main.graph.states.iter().map(state).collect();
-    let programs = [Some(&p.main), p.head.as_ref()].into_iter().flatten();
+    let programs = || [Some(&p.main), p.head.as_ref()].into_iter().flatten();
     Ok(PlanSummary {
-        weight_bytes: weight_bytes(programs, &refs),
+        weight_bytes: weight_bytes(programs(), &refs),
+        scratch_bytes: scratch_bytes(programs()),
         state_bytes: p.pools.bytes,
         slot_bytes: p.pools.slot_bytes(),
         info: p.info,

@@ -101,9 +101,19 @@ impl Scheduler {
     /// One step: admit, draft, compute, sample. `on` hears of tokens and ends; `Break` cancels that request.
     ///
     /// # Errors
-    /// The step failed for all, as when the device is lost. What concerns one request alone reaches it as
+    /// The step failed for all, as when the device is lost. The requests stay, and what the step spoilt of them is
+    /// computed again should the device come back. What concerns one request alone reaches it as
     /// [`Event::Failed`].
     pub fn tick(&mut self, on: On) -> Result<(), EngineError> {
+        let ticked = self.try_tick(on);
+        if ticked.is_err() {
+            self.engine.abandon();
+            self.active.iter_mut().for_each(|j| j.look_back(&self.engine));
+        }
+        ticked
+    }
+
+    fn try_tick(&mut self, on: On) -> Result<(), EngineError> {
         self.admit(on);
         self.plan(on)?;
         self.drafting.propose(&mut self.engine, &mut self.active)?;

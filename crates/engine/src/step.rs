@@ -5,7 +5,7 @@
 //! for every sequence, [`Engine::plan`], [`Engine::feed_planned`], [`Engine::compute`], and [`Engine::keep`] with
 //! what is to stay.
 
-use firth_graph::{Extents, Runner, seq_table, slot_table};
+use firth_graph::{Extents, Runner, slot_table};
 use firth_memory::{Append, Seq};
 use firth_models::{SamplerBounds, names};
 
@@ -13,6 +13,7 @@ use crate::ask::Lists;
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::sampler::Sampler;
+use crate::tables::{Span, page_columns, put_pages, put_span};
 
 /// Which rows of a feed give logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -380,16 +381,11 @@ impl Engine {
         let f = self.scratch.feeds[s];
         let first = self.memory.len(f.seq);
         let host = self.runner.host_mut();
-        let table = &mut host.i32_mut(self.slots.seqs)[s * seq_table::WIDTH..(s + 1) * seq_table::WIDTH];
-        table[seq_table::FIRST_ROW] = f.row as i32;
-        table[seq_table::N_ROWS] = f.rows as i32;
-        table[seq_table::FIRST_INDEX] = first as i32;
-        table[seq_table::N_CERTAIN] = f.certain as i32;
-        let width = self.ctx.div_ceil(firth_graph::PAGE).max(1);
+        let span = Span { row: f.row, rows: f.rows, certain: f.certain, first };
+        put_span(host, self.slots.seqs, s, span);
+        let width = page_columns(self.ctx);
         for (g, slot) in self.slots.pages.iter().enumerate() {
-            let pages = self.memory.page_table(f.seq, g);
-            let n = pages.len().min(width);
-            host.i32_mut(*slot)[s * width..s * width + n].copy_from_slice(&pages[..n]);
+            put_pages(host, *slot, s, width, self.memory.page_table(f.seq, g));
         }
         if let Some(slot) = self.slots.slots {
             let used = self.memory.slots(f.seq);

@@ -4,12 +4,13 @@
 //! hidden rows. What the head writes here for its guesses lies above the sequence's length, in pages that the
 //! plan of the verifying step reserved, and is written again by that step.
 
-use firth_graph::{Extents, Lost, Runner, seq_table};
+use firth_graph::{Extents, Lost, Runner};
 use firth_models::{SamplerBounds, names};
 
 use crate::ask::Ask;
 use crate::error::EngineError;
 use crate::sampler::Sampler;
+use crate::tables::{Span, page_columns, put_pages, put_span};
 
 /// The head's program and its host slots.
 pub(crate) struct Head {
@@ -26,12 +27,14 @@ pub(crate) struct Head {
     pub group: usize,
     ask: Ask,
     width: usize,
+    /// Columns of its page table.
+    columns: usize,
     rows: usize,
 }
 
 impl Head {
-    /// The head of a runner over the draft program, whose pages are those of `group`.
-    pub fn new(runner: Runner, group: usize, width: usize, bounds: SamplerBounds) -> Head {
+    /// The head of a runner over the draft program, whose pages are those of `group`, for sequences of `ctx` tokens.
+    pub fn new(runner: Runner, group: usize, width: usize, ctx: usize, bounds: SamplerBounds) -> Head {
         let input = |name: &str| runner.input(name).expect("the build names its inputs");
         let output = |name: &str| runner.output(name).expect("the build names its outputs");
         Head {
@@ -46,6 +49,7 @@ impl Head {
             ask: Ask::find(&runner, bounds),
             group,
             width,
+            columns: page_columns(ctx),
             rows: 0,
             runner,
         }
@@ -78,16 +82,9 @@ impl Head {
         host.i32_mut(self.positions)[row] = index as i32;
         host.i32_mut(self.out_rows)[row] = row as i32;
         host.f32_mut(self.hidden)[row * self.width..(row + 1) * self.width].copy_from_slice(hidden);
-        let table = &mut host.i32_mut(self.seqs)[row * seq_table::WIDTH..(row + 1) * seq_table::WIDTH];
-        table[seq_table::FIRST_ROW] = row as i32;
-        table[seq_table::N_ROWS] = 1;
-        table[seq_table::FIRST_INDEX] = index as i32;
-        table[seq_table::N_CERTAIN] = 1;
-        let all = host.i32_mut(self.pages);
-        let width = all.len() / self.runner.plan().bounds.s.max(1);
-        let n = pages.len().min(width);
-        self.runner.host_mut().i32_mut(self.pages)[row * width..row * width + n].copy_from_slice(&pages[..n]);
-        self.ask.by(self.runner.host_mut(), row, sampler, lists, index + 1);
+        put_span(host, self.seqs, row, Span { row, rows: 1, certain: 1, first: index });
+        put_pages(host, self.pages, row, self.columns, pages);
+        self.ask.by(host, row, sampler, lists, index + 1);
         Ok(())
     }
 
