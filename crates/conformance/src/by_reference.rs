@@ -72,14 +72,3 @@ fn input(d: &InputDecl, x: &Extents, rows: &Rows) -> Array {
     }
     out
 }
-
-/// Logits `[tokens][vocab]` of all rows of one step.
-///
-/// # Errors
-/// A graph whose operands do not fit.
-pub fn logits(file: &Gguf, model: &dyn Model, tokens: &[u32]) -> Result<Vec<f32>, String> {
-    let g = firth_models::build(model, &options(tokens.len(), 0)).map_err(|e| e.to_string())?;
-    let mut it = interpreter(file, &g);
-    let [logits] = run(&mut it, &g, &Rows { tokens, first: 0, hidden: None }, [names::LOGITS]);
-    Ok(logits.f)
-}

@@ -8,7 +8,8 @@ mod steps;
 
 use std::sync::Arc;
 
-use firth_conformance::fixture;
+use firth::SpecMode;
+use firth_conformance::{fixture, models};
 use firth_gguf::Gguf;
 
 /// Steps before the count: everything has happened once.
@@ -21,11 +22,16 @@ fn check(name: &str, file: &Arc<Gguf>, windows: bool) {
     steps.check_seen(windows);
     assert_eq!(steps.run(STEPS), None, "{name}: a step allocated; the place is shown above");
     steps.check_seen(windows);
-    let mut requests = requests::Requests::new(file);
+    check_ticks(name, file, SpecMode::None, STEPS);
+    println!("{name}: {STEPS} steps without an allocation");
+}
+
+fn check_ticks(name: &str, file: &Arc<Gguf>, mode: SpecMode, n: usize) {
+    let mut requests = requests::Requests::new(file, mode);
     requests.warm_up(FIRST);
-    assert_eq!(requests.run(STEPS), None, "{name}: a tick allocated; the place is shown above");
+    assert_eq!(requests.run(n), None, "{name}, {mode:?}: a tick allocated; the place is shown above");
     requests.check_seen();
-    println!("{name}: {STEPS} steps and {STEPS} ticks without an allocation");
+    println!("{name}, drafts by {mode:?}: {n} ticks without an allocation");
 }
 
 fn main() {
@@ -35,6 +41,10 @@ fn main() {
         let f = fixture::read(&shared.join("fixtures/arch"), name);
         check(name, &f.file, name.starts_with("gemma3"));
     }
-    let tiny = shared.join("fixtures/tiny/qwen3-tiny-Q8_0.gguf");
-    check("qwen3-tiny", &Arc::new(Gguf::open(&tiny).expect("a tiny model")), false);
+    let tiny = |name| models::tiny(name).expect("the fixtures are there");
+    let plain = tiny("qwen3-tiny-Q8_0.gguf");
+    check("qwen3-tiny", &plain, false);
+    check_ticks("qwen3-tiny", &plain, SpecMode::Ngram, STEPS);
+    // Snapshots of a recurrence serve few lengths: it takes longer until some were found.
+    check_ticks("qwen35-tiny", &tiny("qwen35-tiny-mtp-Q4_0.gguf"), SpecMode::Mtp, 2 * STEPS);
 }

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use firth::{EngineOptions, Params};
+use firth::{DraftLength, EngineOptions, Params, SpecMode, SpecOptions};
 use firth_conformance::models::{self, Random};
 use firth_cpu::Level;
 use firth_engine::{Event, JobId, Request, Scheduler};
@@ -48,11 +48,15 @@ pub struct Requests {
     newest: Option<JobId>,
     tokens: usize,
     ends: usize,
+    drafted: usize,
+    drafts: bool,
 }
 
 impl Requests {
-    pub fn new(file: &Arc<Gguf>) -> Requests {
+    pub fn new(file: &Arc<Gguf>, mode: SpecMode) -> Requests {
+        let spec = SpecOptions { mode, max: 4, length: DraftLength::Random(3) };
         let mut options = EngineOptions {
+            spec,
             ctx: Some(256),
             parallel: 4,
             batch: 48,
@@ -62,15 +66,25 @@ impl Requests {
         let devices = vec![models::cpu(Level::detect(), 1)];
         let plan = firth_engine::plan_only(file, &devices, &options).expect("a model of the tests");
         // A quarter of the pages of four whole sequences, and a little more.
-        let pages: u64 = plan.states.iter().map(|(_, bytes, n)| (bytes * n) as u64).sum();
-        let fixed = plan.weight_bytes[0] + plan.plan.scratch_bytes() as u64;
+        let slots = plan.slot_bytes * 2 * options.parallel as u64;
+        let pages = plan.states.iter().map(|(_, bytes, n)| (bytes * n) as u64).sum::<u64>() - slots;
+        let fixed = plan.weight_bytes[0] + plan.scratch_bytes + slots;
         options.max_bytes = Some(fixed + pages * 2 / 5);
         options.cache_bytes = pages / 8;
         let engine = models::engine(file, &options, Level::detect(), 3);
         let n_vocab = engine.info().n_vocab;
         let mut r = Random(11);
         let shared = (0..256).map(|_| r.below(n_vocab) as u32).collect();
-        Requests { scheduler: Scheduler::new(engine), r, shared, newest: None, tokens: 0, ends: 0 }
+        Requests {
+            scheduler: Scheduler::new(engine),
+            r,
+            shared,
+            newest: None,
+            tokens: 0,
+            ends: 0,
+            drafted: 0,
+            drafts: mode != SpecMode::None,
+        }
     }
 
     /// Submits what is missing and runs a tick, `n` times; what they allocate is not counted.
@@ -95,6 +109,7 @@ impl Requests {
         let seen = [self.scheduler.parked() as usize, stats.attached as usize, stats.evictions as usize];
         let all = [seen[0], seen[1], seen[2], self.tokens, self.ends];
         assert!(all.iter().all(|n| *n > 10), "parked, attached, evicted, spoken, ended: {all:?}");
+        assert_eq!(self.drafted > 10, self.drafts, "{} tokens drafted", self.drafted);
     }
 
     fn submit(&mut self) {
@@ -129,11 +144,14 @@ impl Requests {
             self.scheduler.cancel(id);
         }
         let hear = self.r.below(100) > 0;
-        let (tokens, ends) = (&mut self.tokens, &mut self.ends);
+        let (tokens, ends, drafted) = (&mut self.tokens, &mut self.ends, &mut self.drafted);
         let on = &mut |_, event| {
             match event {
                 Event::Token(_) => *tokens += 1,
-                Event::Done(_) => *ends += 1,
+                Event::Done(f) => {
+                    *ends += 1;
+                    *drafted += f.timings.draft_n;
+                }
                 Event::Failed(e) => panic!("{e}"),
             }
             if hear { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
