@@ -2,7 +2,7 @@
 
 use firth_gguf::Gguf;
 use firth_graph::{Array, Extents, Graph, InputDecl, Interpreter, WeightDecl, WeightSource};
-use firth_models::{BuildOptions, Model, SamplerBounds, names};
+use firth_models::{BuildOptions, SamplerBounds, names};
 use firth_quant::Dtype;
 
 /// Tokens of one sequence in one step.
