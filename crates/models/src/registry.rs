@@ -54,6 +54,7 @@ pub const ARCHS: &[Arch] = &[
     gemma3::ARCH,
     glm4::CHATGLM,
     glm4::GLM4,
+    glm5_next::ARCH,
     gpt_oss::ARCH,
     granite::DENSE,
     granite::EXPERTS,

@@ -11,7 +11,7 @@ use firth_graph::{Gating, Graph, Node, Part, op};
 use crate::StepNodes;
 use crate::blocks::{
     Block, Chain, Decay, Decoder, Embedding, FfnPlan, Gate, Glu, Head, Kda, KdaShape, LatentMoe, Layer, Mla,
-    MlaShape, Mlp, Norm, NormKind, NormSpec, Shared, States, Sum, by_keys,
+    MlaShape, Mlp, Norm, NormKind, NormSpec, Shared, States, Sum, by_keys, low_rank,
 };
 use crate::config::{self, Config};
 use crate::error::ModelError;
@@ -47,14 +47,10 @@ impl Sizes {
         let glu = Glu::Situ { a: number("activation.situ_beta")?, b: number("activation.situ_linear_beta")? };
         let mut ffn = FfnPlan::read(w, c, by_keys(w, c, Gating::Sigmoid)?)?;
         (ffn.glu, ffn.dense_glu, ffn.shared) = (glu, glu, ffn.shared.max(ffn.expert));
-        let decay = match w.metadata().f32(&w.key("kda.gate_lower_bound"))? {
-            Some(bound) if bound.is_finite() => Decay::Bounded { bound, sign: -1.0 },
-            _ => Decay::Softplus,
-        };
         Ok(Sizes {
             delta: KdaShape::read(w, heads)?,
             latent: MlaShape::read(w, heads, c.rope.n_rot)?,
-            decay,
+            decay: Decay::read(w)?,
             ffn,
             expert_rows: config::width_or(w, "expert_latent_length", c.width)?,
             block: config::optional(w, "attn_res.block_size", 0, config::MAX_LAYERS)?,
@@ -64,8 +60,7 @@ impl Sizes {
     fn mixer(&self, l: &Layer) -> Box<dyn Block> {
         let (m, width) = (&l.mixer, l.c.width);
         if l.c.kv_heads[l.i] == 0 {
-            let (d, inner) = (self.delta.dim, self.delta.inner());
-            let forget = Chain::of(m.linear("ssm_f_a", width, d), m.linear("ssm_f_b", d, inner));
+            let (inner, forget) = (self.delta.inner(), low_rank(l, &self.delta, "ssm_f"));
             let gate = Chain(vec![Box::new(m.linear("ssm_g", width, inner))]);
             return Box::new(Kda::new(l, self.delta, forget, gate, self.decay));
         }

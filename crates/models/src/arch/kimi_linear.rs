@@ -6,7 +6,9 @@
 
 use firth_graph::{Gating, op};
 
-use crate::blocks::{Block, Chain, Decay, Decoder, FfnPlan, Kda, KdaShape, Mla, MlaShape, NormKind, by_keys};
+use crate::blocks::{
+    Block, Decay, Decoder, FfnPlan, Kda, KdaShape, Mla, MlaShape, NormKind, by_keys, low_rank,
+};
 use crate::config::Config;
 use crate::registry::{Arch, Loaded};
 use crate::weights::Weights;
@@ -25,11 +27,8 @@ fn load(w: &Weights) -> Loaded {
     Decoder::new(w, &c, |l| {
         let mixer: Box<dyn Block> = match c.kv_heads[l.i] {
             0 => {
-                let low_rank = |name: &str| {
-                    let half = |half, n_in, n_out| l.mixer.linear(&format!("{name}_{half}"), n_in, n_out);
-                    Chain::of(half("a", c.width, delta.dim), half("b", delta.dim, delta.inner()))
-                };
-                Box::new(Kda::new(l, delta, low_rank("ssm_f"), low_rank("ssm_g"), Decay::Softplus))
+                let [forget, gate] = ["ssm_f", "ssm_g"].map(|n| low_rank(l, &delta, n));
+                Box::new(Kda::new(l, delta, forget, gate, Decay::Softplus))
             }
             _ => Box::new(Mla::new(l, latent)),
         };

@@ -14,6 +14,7 @@ pub mod falcon_h1;
 pub mod gemma;
 pub mod gemma3;
 pub mod glm4;
+pub mod glm5_next;
 pub mod gpt_oss;
 pub mod granite;
 pub mod granite_swa;

@@ -9,6 +9,12 @@ use crate::config;
 use crate::error::ModelError;
 use crate::weights::{Tensor, Weights};
 
+/// Two products one after the other, `name_a {width, dim}` and `name_b {dim, heads * dim}`.
+pub fn low_rank(l: &Layer, s: &KdaShape, name: &str) -> Chain {
+    let half = |half, n_in, n_out| l.mixer.linear(&format!("{name}_{half}"), n_in, n_out);
+    Chain::of(half("a", l.c.width, s.dim), half("b", s.dim, s.inner()))
+}
+
 /// Sizes of Kimi delta attention.
 #[derive(Clone, Copy, Debug)]
 pub struct KdaShape {
@@ -45,6 +51,16 @@ pub enum Decay {
         /// Of the stored factor.
         sign: f32,
     },
+}
+
+impl Decay {
+    /// Bounded where the file gives `kda.gate_lower_bound`, by a factor stored negative; else by softplus.
+    pub fn read(w: &Weights) -> Result<Self, ModelError> {
+        Ok(match w.metadata().f32(&w.key("kda.gate_lower_bound"))? {
+            Some(bound) if bound.is_finite() => Decay::Bounded { bound, sign: -1.0 },
+            _ => Decay::Softplus,
+        })
+    }
 }
 
 /// One layer of Kimi delta attention.

@@ -33,7 +33,7 @@ pub use delta_net::{DeltaNet, DeltaRows, DeltaShape};
 pub use embedding::{Embedding, Head};
 pub use gate::{Gate, Gated};
 pub use glu::{First, Glu};
-pub use kda::{Decay, Kda, KdaShape};
+pub use kda::{Decay, Kda, KdaShape, low_rank};
 pub use latent_moe::LatentMoe;
 pub use layer::{Layer, Place, States};
 pub use linear::Linear;
