@@ -29,38 +29,45 @@ pub const PADDLEOCR: Arch = Arch { name: "paddleocr", load: |w| model(w, Rms, Ha
 /// Orion.
 pub const ORION: Arch = Arch { name: "orion", load: |w| model(w, Layer, Half) };
 /// openPangu Embedded: factors of rope in its files play no part.
-pub const PANGU: Arch =
-    Arch { name: "pangu-embedded", load: |w| decoder(w, Rms, |c| Rope::new(c, Half), |a| a)?.boxed() };
+pub const PANGU: Arch = Arch { name: "pangu-embedded", load: |w| rigid(w, |c| Rope::new(c, Half)) };
 /// ERNIE 4.5, dense: the bias of the output projection plays no part.
 pub const ERNIE: Arch = Arch {
     name: "ernie4_5",
     load: |w| {
-        decoder(w, Rms, |c| Rope::new(c, Adjacent), |a| Attention { out: a.out.unbiased(), ..a })?.boxed()
+        let c = Config::read(w, Rms)?;
+        decoder(w, &c, &Rope::new(&c, Adjacent), |a| Attention { out: a.out.unbiased(), ..a }).boxed()
     },
 };
 /// CogVLM's text: rope without any key of the file.
-pub const COGVLM: Arch = Arch {
-    name: "cogvlm",
-    load: |w| decoder(w, Rms, |c| Rope::new(c, Half).unscaled(10000.0), |a| a)?.boxed(),
-};
+pub const COGVLM: Arch =
+    Arch { name: "cogvlm", load: |w| rigid(w, |c| Rope::new(c, Half).unscaled(10000.0)) };
+/// Qwen 1: its key of the feed-forward's width counts gate and up together.
+pub const QWEN: Arch = Arch { name: "qwen", load: qwen };
 
 fn model(w: &Weights, norm: NormKind, pairs: RopePairs) -> Loaded {
-    decoder(w, norm, |c| Rope::new(c, pairs).factors(w), |a| a)?.boxed()
+    let c = Config::read(w, norm)?;
+    decoder(w, &c, &Rope::new(&c, pairs).factors(w), |a| a).boxed()
+}
+
+/// Without the factors of rope that a file may hold.
+fn rigid(w: &Weights, rope: impl Fn(&Config) -> Rope) -> Loaded {
+    let c = Config::read(w, Rms)?;
+    decoder(w, &c, &rope(&c), |a| a).boxed()
 }
 
 fn without_head_bias(w: &Weights, pairs: RopePairs) -> Loaded {
-    let mut model = decoder(w, Rms, |c| Rope::new(c, pairs), |a| a)?;
+    let c = Config::read(w, Rms)?;
+    let mut model = decoder(w, &c, &Rope::new(&c, pairs), |a| a);
     model.head.out = model.head.out.unbiased();
     model.boxed()
 }
 
-fn decoder(
-    w: &Weights,
-    norm: NormKind,
-    rope: impl Fn(&Config) -> Rope,
-    change: impl Fn(Attention) -> Attention,
-) -> Result<Decoder, crate::ModelError> {
-    let c = Config::read(w, norm)?;
-    let rope = rope(&c);
-    Ok(Decoder::new(w, &c, |l| l.pre_norm(change(l.attention().rope(&rope)), l.gated_mlp(ActKind::Silu))))
+fn qwen(w: &Weights) -> Loaded {
+    let mut c = Config::read(w, Rms)?;
+    c.hidden.iter_mut().for_each(|n| *n /= 2);
+    decoder(w, &c, &Rope::new(&c, Half), |a| a).boxed()
+}
+
+fn decoder(w: &Weights, c: &Config, rope: &Rope, change: impl Fn(Attention) -> Attention) -> Decoder {
+    Decoder::new(w, c, |l| l.pre_norm(change(l.attention().rope(rope)), l.gated_mlp(ActKind::Silu)))
 }

@@ -6,7 +6,7 @@
 
 use firth_graph::{ActKind, RopePairs};
 
-use crate::blocks::{Decoder, NormKind, QkNorm, Rope};
+use crate::blocks::{Decoder, Embedding, Head, NormKind, QkNorm, Rope};
 use crate::config::Config;
 use crate::registry::{Arch, Loaded};
 use crate::weights::Weights;
@@ -18,10 +18,15 @@ pub const VISION: Arch = Arch { name: "qwen3vl", load };
 
 fn load(w: &Weights) -> Loaded {
     let c = Config::read(w, NormKind::Rms)?;
-    let rope = Rope::new(&c, RopePairs::Half);
-    Decoder::new(w, &c, |l| {
+    let embed = Embedding::new(w, &c);
+    let head = Head::new(w, &c, &embed);
+    decoder(w, &c, embed, head).boxed()
+}
+
+pub(super) fn decoder(w: &Weights, c: &Config, embed: Embedding, head: Head) -> Decoder {
+    let rope = Rope::new(c, RopePairs::Half);
+    Decoder::with(w, c, embed, head, |l| {
         let attention = l.attention().qk_norm(QkNorm::Head(QkNorm::heads(l))).rope(&rope);
         l.pre_norm(attention, l.gated_mlp(ActKind::Silu))
     })
-    .boxed()
 }

@@ -17,6 +17,8 @@ pub struct KvCache {
     window: Option<usize>,
     value_in_key: bool,
     name: &'static str,
+    /// Which run of the layer it belongs to.
+    pass: usize,
     /// The type of keys and values; the options' where it is not fixed.
     dtype: Option<Dtype>,
 }
@@ -33,15 +35,32 @@ impl KvCache {
             window,
             value_in_key: false,
             name: "kv",
+            pass: 0,
             dtype: None,
         }
+    }
+
+    /// Of another run of the same layer, in models that run layers several times.
+    pub fn pass(self, pass: usize) -> Self {
+        KvCache { pass, ..self }
     }
 
     /// One row of `key_dim` a token, whose first `value_dim` numbers are the value.
     pub fn latent(l: &Layer, key_dim: usize, value_dim: usize, window: Option<usize>) -> Self {
         let group = l.states.group(window);
         let (layer, n_heads, value_in_key) = (l.i, 1, true);
-        KvCache { layer, key_dim, value_dim, n_heads, group, window, value_in_key, name: "kv", dtype: None }
+        KvCache {
+            layer,
+            key_dim,
+            value_dim,
+            n_heads,
+            group,
+            window,
+            value_in_key,
+            name: "kv",
+            pass: 0,
+            dtype: None,
+        }
     }
 
     /// One key of `key_dim` a token and no value, in f32: what an indexer compares.
@@ -61,7 +80,10 @@ impl KvCache {
             window: self.window,
             value_in_key: self.value_in_key,
         });
-        let name = format!("blk.{}.{}", self.layer, self.name);
+        let mut name = format!("blk.{}.{}", self.layer, self.name);
+        if self.pass > 0 {
+            name = format!("{name}.{}", self.pass);
+        }
         let mut inputs = vec![g.state(name, spec, Part::Mixer(self.layer as u32)), k];
         inputs.extend(v);
         inputs.extend([step.seqs, step.pages_of(self.group)]);
