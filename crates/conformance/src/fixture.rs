@@ -18,6 +18,29 @@ pub struct Fixture {
     pub logits: Vec<f32>,
 }
 
+/// Fixtures of every architecture that keeps other things than keys and values of all its tokens.
+pub const STATES: &[&str] = &[
+    "bailingmoe3-moe",
+    "falcon-h1-dense",
+    "gemma3-dense",
+    "granitehybrid-dense",
+    "jamba-dense",
+    "kimi-k3-moe",
+    "kimi-linear-moe",
+    "lfm2-dense",
+    "lfm2moe-moe",
+    "mamba-dense",
+    "mamba2-dense",
+    "minimax-01-moe",
+    "nemotron_h-dense",
+    "nemotron_h_moe-dense",
+    "plamo2-dense",
+    "qwen35-dense",
+    "qwen35moe-moe",
+    "qwen3next-moe",
+    "qwen4exp-moe",
+];
+
 /// Shared test data: `FIRTH_SHARED`, else `shared` beside the repository. `None` where it is absent, which is a
 /// failure under `CI=true`.
 pub fn shared() -> Option<PathBuf> {

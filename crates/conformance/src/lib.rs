@@ -3,6 +3,7 @@
 //! Nothing uses this crate; its library is what its tests share.
 #![forbid(unsafe_code)]
 
+pub mod answers;
 pub mod by_reference;
 pub mod cases;
 pub mod cut_law;

@@ -7,73 +7,22 @@ use std::sync::Arc;
 use firth::{
     ChatOptions, Dtype, EngineOptions, GenerateOptions, Message, Model, Params, SpecMode, SpecOptions,
 };
+use firth_conformance::answers::{Answer, answer, fixed};
 use firth_conformance::cut_law::ids;
 use firth_conformance::{fixture, models};
 use firth_cpu::Level;
-use firth_engine::{Event, Request, Scheduler, Timings};
+use firth_engine::{Request, Scheduler};
 use firth_gguf::Gguf;
-use firth_sampling::{Constraint, ConstraintError};
-
-/// Allows one text and nothing else.
-struct Fixed {
-    ids: Vec<u32>,
-    said: usize,
-}
-
-impl Constraint for Fixed {
-    fn mask(&mut self, out: &mut [u32]) -> Result<(), ConstraintError> {
-        out.fill(0);
-        if let Some(id) = self.ids.get(self.said) {
-            out[*id as usize / 32] |= 1 << (id % 32);
-        }
-        Ok(())
-    }
-
-    fn accept(&mut self, id: u32) -> Result<(), ConstraintError> {
-        match self.ids.get(self.said) == Some(&id) {
-            true => self.said += 1,
-            false => return Err(ConstraintError::Refused { id }),
-        }
-        Ok(())
-    }
-
-    fn rollback(&mut self, n: usize) {
-        self.said -= n;
-    }
-}
-
-/// The ids of an answer and the rows that its prompt took.
-fn answer(s: &mut Scheduler, request: Request) -> (Vec<u32>, Timings) {
-    let (mut ids, mut timings) = (Vec::new(), None);
-    s.submit(request).expect("a fair request");
-    s.run_all(&mut |_, event| {
-        match event {
-            Event::Token(id) => ids.push(id),
-            Event::Done(f) => timings = Some(f.timings),
-            Event::Failed(e) => panic!("{e}"),
-        }
-        ControlFlow::Continue(())
-    })
-    .expect("the device works");
-    (ids, timings.expect("an end"))
-}
-
-fn fixed(mut request: Request, reply: Vec<u32>) -> Request {
-    request.max_tokens = reply.len();
-    request.end_ids.clear();
-    request.constraint = Some(Box::new(Fixed { ids: reply, said: 0 }));
-    request
-}
 
 /// The second turn against the same prompt in a scheduler that has seen nothing: at most a tenth of the rows, and the
 /// same ids.
-fn check(name: &str, warm: (Vec<u32>, Timings), cold: (Vec<u32>, Timings)) {
-    let (found, of) = (warm.1.prompt_n, cold.1.prompt_n);
+fn check(name: &str, warm: Answer, cold: Answer) {
+    let (found, of) = (warm.timings.prompt_n, cold.timings.prompt_n);
     eprintln!("{name}: {found} rows of {of} ({:.1}%)", 100.0 * found as f64 / of as f64);
-    assert_eq!((cold.1.cached_n, warm.1.prompt_n + warm.1.cached_n), (0, of), "{name}");
+    assert_eq!((cold.timings.cached_n, found + warm.timings.cached_n), (0, of), "{name}");
     assert!(found * 10 <= of, "{name}: {found} rows of {of} were computed");
-    assert_eq!(warm.0, cold.0, "{name}: ids of the second turn");
-    assert!(!warm.0.is_empty(), "{name}: an answer");
+    assert_eq!(warm.ids, cold.ids, "{name}: ids of the second turn");
+    assert!(!warm.ids.is_empty(), "{name}: an answer");
 }
 
 const TEXT: &str = "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be \
@@ -122,14 +71,14 @@ fn check_chat(name: &str, mode: SpecMode) {
     };
 
     let first = fixed(request(&model, &messages), reply_ids.clone());
-    assert_eq!(answer(model.scheduler(), first).0, reply_ids, "the reply is fixed");
+    assert_eq!(answer(model.scheduler(), first).ids, reply_ids, "the reply is fixed");
     messages.extend([message("assistant", &reply), message("user", "And how little is known of it?")]);
     let second = request(&model, &messages);
     let warm = answer(model.scheduler(), second);
     let mut model = load();
     let second = request(&model, &messages);
     let cold = answer(model.scheduler(), second);
-    assert!(cold.1.prompt_n > 1000, "a system prompt of 1,000 tokens");
+    assert!(cold.timings.prompt_n > 1000, "a system prompt of 1,000 tokens");
     check(&format!("{name}, {mode:?}"), warm, cold);
 }
 

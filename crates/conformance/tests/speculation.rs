@@ -1,12 +1,12 @@
 //! Speculation never shows: the same ids whoever drafts, how long, and beside whom.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use firth_conformance::answers::answers;
 use firth_conformance::models::{self, Random};
 use firth_cpu::Level;
 use firth_engine::{
-    DraftLength, Drafter, EngineOptions, Event, Request, Scheduler, SpecMode, SpecOptions, StopReason,
+    DraftLength, Drafter, EngineOptions, Request, Scheduler, SpecMode, SpecOptions, StopReason,
 };
 use firth_gguf::Gguf;
 use firth_sampling::{Constraint, ConstraintError, Params};
@@ -20,25 +20,10 @@ fn scheduler(file: &Arc<Gguf>, spec: SpecOptions, parallel: usize) -> Scheduler 
 type Outcome = (Vec<u32>, StopReason);
 
 fn run(s: &mut Scheduler, requests: Vec<Request>) -> (Vec<Outcome>, usize, usize) {
-    let n = requests.len();
-    let mut out = vec![(Vec::new(), StopReason::Limit); n];
-    let (mut drafted, mut accepted) = (0, 0);
-    let ids: Vec<_> = requests.into_iter().map(|r| s.submit(r).expect("a fair request")).collect();
-    s.run_all(&mut |id, event| {
-        let at = ids.iter().position(|i| *i == id).expect("one of ours");
-        match event {
-            Event::Token(t) => out[at].0.push(t),
-            Event::Done(f) => {
-                out[at].1 = f.stop;
-                drafted += f.timings.draft_n;
-                accepted += f.timings.draft_n_accepted;
-            }
-            Event::Failed(e) => panic!("request {at}: {e}"),
-        }
-        ControlFlow::Continue(())
-    })
-    .expect("the device works");
-    (out, drafted, accepted)
+    let answers = answers(s, requests);
+    let drafted = answers.iter().map(|a| a.timings.draft_n).sum();
+    let accepted = answers.iter().map(|a| a.timings.draft_n_accepted).sum();
+    (answers.into_iter().map(|a| (a.ids, a.stop)).collect(), drafted, accepted)
 }
 
 fn prompts(n: usize) -> Vec<Vec<u32>> {

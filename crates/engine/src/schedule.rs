@@ -307,22 +307,26 @@ fn verify(engine: &mut Engine, job: &mut Job, feed: usize, on: On) -> Option<Eve
         job.guesses.set_hidden(hidden);
     }
     job.advance(engine, job.share + kept);
-    end
+    // Told last, so that the counts of this step are among its own.
+    end.map(|end| end.map_or_else(Event::Failed, |stop| Event::Done(job.finished(stop))))
 }
 
-/// Takes what was sampled for a job; the event that ends the request, if one does.
-fn take(job: &mut Job, sampled: Result<u32, EngineError>, context: usize, on: On) -> Option<Event> {
-    let taken = sampled.and_then(|id| Ok((id, job.take(id, context)?)));
-    let done = |job: &Job, stop| Some(Event::Done(job.finished(stop)));
-    let (id, stop) = match taken {
+/// Takes what was sampled for a job; how the request ends, if it does.
+fn take(
+    job: &mut Job,
+    sampled: Result<u32, EngineError>,
+    context: usize,
+    on: On,
+) -> Option<Result<StopReason, EngineError>> {
+    let (id, stop) = match sampled.and_then(|id| Ok((id, job.take(id, context)?))) {
         Ok((id, Taken::Token)) => (id, None),
         Ok((id, Taken::Last(stop))) => (id, Some(stop)),
-        Ok((_, Taken::Before(stop))) => return done(job, stop),
-        Err(e) => return Some(Event::Failed(e)),
+        Ok((_, Taken::Before(stop))) => return Some(Ok(stop)),
+        Err(e) => return Some(Err(e)),
     };
     match (on(job.id, Event::Token(id)), stop) {
-        (_, Some(stop)) => done(job, stop),
-        (ControlFlow::Break(()), None) => done(job, StopReason::Word),
+        (_, Some(stop)) => Some(Ok(stop)),
+        (ControlFlow::Break(()), None) => Some(Ok(StopReason::Word)),
         (ControlFlow::Continue(()), None) => None,
     }
 }
