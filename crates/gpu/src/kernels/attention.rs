@@ -1,5 +1,6 @@
 //! Keys and values to their pages, and attention over them.
 
+use firth_graph::op::Attend;
 use firth_graph::{LoadError, Op, SegOp, Type};
 use firth_quant::Dtype;
 
@@ -8,15 +9,18 @@ use crate::compile::{self, CompileCx, linear};
 use crate::module::MATH;
 use crate::states::{KvLayout, Pool};
 
-const PAGES: &str = include_str!("../wgsl/pages.wgsl");
+pub(super) const PAGES: &str = include_str!("../wgsl/pages.wgsl");
 const WRITE: &str = include_str!("../wgsl/kv_write.wgsl");
 const WORDS: &str = include_str!("../wgsl/kv_words.wgsl");
 const BLOCKS: &str = include_str!("../wgsl/kv_blocks.wgsl");
 const ATTEND: &str = include_str!("../wgsl/attend.wgsl");
 
-pub(super) const KERNELS: [Kernel; 2] = [
+const CHOSEN: &str = include_str!("../wgsl/chosen.wgsl");
+
+pub(super) const KERNELS: [Kernel; 3] = [
     Kernel { op: "kv_write", supports: words, compile: kv_write },
     Kernel { op: "attend", supports: attends, compile: attend },
+    Kernel { op: "attend_chosen", supports: attends, compile: attend },
 ];
 
 /// The state's width is not known here; queries of more would not fit workgroup memory beside the rest.
@@ -60,7 +64,7 @@ pub(super) fn named(text: &str, s: &Pool, before: usize) -> String {
 }
 
 /// Sizes of a page, and which operands are the tables.
-fn layout_names(s: &KvLayout, seqs: usize) -> Vec<(&'static str, String)> {
+pub(super) fn layout_names(s: &KvLayout, seqs: usize) -> Vec<(&'static str, String)> {
     let (k, v) = (s.key(), s.value());
     let numbers = [
         ("K_WORDS", k.elements),
@@ -263,8 +267,27 @@ const SINK: &str = "
     sum = fma(sum, a, exp2_(sink - top));
 ";
 
+/// Lines of the text where rows see chosen keys alone.
+fn visible(chosen: bool) -> [(&'static str, &'static str); 6] {
+    if !chosen {
+        return [("SKIP", ""), ("SEES", ""), ("SEEN", ""), ("NOTE", ""), ("ONLY", ""), ("ON", "")];
+    }
+    [
+        ("SKIP", "if (!sees_block(r, index, block * 64u)) { page_now = 0xffffffffu; }"),
+        ("SEES", " && sees(r, index, block * 64u + l)"),
+        ("SEEN", "var<workgroup> seen: array<u32, 64>;"),
+        ("NOTE", "seen[l] = select(0u, 1u, visible);"),
+        ("ONLY", "if (seen[p] == 0u) { continue; }"),
+        ("ON", "seen[p] == 1u && "),
+    ]
+}
+
 fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
-    let Op::Attend(a) = &op.op else { unreachable!("the op attends") };
+    let (a, chosen) = match &op.op {
+        Op::Attend(a) => (*a, None),
+        Op::AttendChosen(c) => (Attend { scale: c.scale, softcap: 0.0, window: None }, Some(c)),
+        other => unreachable!("{} does not attend", other.name()),
+    };
     let state = cx.state(op.inputs[0]);
     let (s, pool) = (state.kv(), &state.pool);
     let (dtype, spec) = (s.0.dtype, s.0);
@@ -278,7 +301,7 @@ fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         value_dim: spec.value_dim,
         in_key: spec.value_in_key,
     };
-    let sinks = y == 4;
+    let sinks = chosen.is_none() && y == 4;
     let sink = if sinks {
         SINK.to_string() + &values.lines(|v, e| format!("o{v}_{e} *= a;"))
     } else {
@@ -296,19 +319,22 @@ fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         ("VALUE", values.value()),
         ("KEY_DIM", spec.key_dim.to_string()),
     ];
-    names.extend(layout_names(&s, 1));
+    names.extend(visible(chosen.is_some()).map(|(k, v)| (k, v.to_string())));
+    names.extend(layout_names(&s, if chosen.is_some() { 2 } else { 1 }));
     names.push(("Y", y.to_string()));
     let access = named(&access(pool, false), pool, weights(cx, &operands));
     // Without a cap, scores are made in units of log2 e at once.
     let factor = if a.softcap > 0.0 { a.scale } else { a.scale * std::f32::consts::LOG2_E };
     let group = (heads / spec.n_heads) as u32;
     let shape = cx.layout(operands[0]).shape;
+    let mut scalars = vec![factor.to_bits(), a.softcap.to_bits(), a.window.unwrap_or(0) as u32, group];
+    scalars.extend(chosen.iter().flat_map(|c| [c.ratio as u32, u32::from(c.tail)]));
     cx.push(compile::Kernel {
-        name: "attend",
+        name: op.op.name(),
         operands: &operands,
-        scalars: &[factor.to_bits(), a.softcap.to_bits(), a.window.unwrap_or(0) as u32, group],
+        scalars: &scalars,
         buffers: buffers(pool, false),
-        parts: &[MATH, PAGES, HALF, &access, ATTEND],
+        parts: &[MATH, PAGES, HALF, &access, if chosen.is_some() { CHOSEN } else { "" }, ATTEND],
         values: names,
         groups: Box::new(move |x| {
             let d = shape.dims(x);

@@ -11,6 +11,8 @@ mod ring;
 mod router;
 mod rows;
 mod sample;
+mod streams;
+mod top_k_select;
 
 use firth_graph::{Op, Type};
 
@@ -27,7 +29,7 @@ pub(crate) struct Kernel {
 }
 
 /// Every list of kernels.
-const ALL: [&[Kernel]; 11] = [
+const ALL: [&[Kernel]; 13] = [
     &attention::KERNELS,
     &copy::KERNELS,
     &elementwise::KERNELS,
@@ -39,6 +41,8 @@ const ALL: [&[Kernel]; 11] = [
     &router::KERNELS,
     &rows::KERNELS,
     &sample::KERNELS,
+    &streams::KERNELS,
+    &top_k_select::KERNELS,
 ];
 
 /// The kernel for `op` on these operands.

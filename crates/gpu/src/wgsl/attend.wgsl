@@ -1,6 +1,6 @@
 // Attention over pages: one workgroup of 64 per row and head. Keys go in blocks of 64 by their index, a position
 // per invocation; each block has its own maximum, sum and weighted values, and blocks are merged ascending. So
-// the sequence of operations depends on the row's index alone.
+// the sequence of operations depends on the row's index alone. Blocks without a visible key are skipped.
 //
 // Scalars: factor of q, cap (0 for none), window (0 for none), query heads to a key head.
 
@@ -12,6 +12,7 @@ var<workgroup> prob: array<f32, 64>;
 // Sequence and index of the row.
 var<workgroup> at: vec2<u32>;
 var<workgroup> page_now: u32;
+$SEEN
 
 fn dot_key(page: u32, keys: u32) -> f32 {
     var s = 0.0;
@@ -44,20 +45,25 @@ fn main(
     var sum = 0.0;
 $INIT
     for (var block = first / 64u; block <= index / 64u; block += 1u) {
-        if (l == 0u) { page_now = page_of(here.x, block * 64u); }
+        if (l == 0u) {
+            page_now = page_of(here.x, block * 64u);
+            $SKIP
+        }
         let page = workgroupUniformLoad(&page_now);
+        if (page == 0xffffffffu) { continue; }
         let lo = max(first, block * 64u) - block * 64u;
         let hi = min(index + 1u - block * 64u, 64u);
-        let visible = l >= lo && l < hi;
+        let visible = l >= lo && l < hi$SEES;
         var s = -inf();
         if (visible) {
             s = dot_key(page, head + l);
             if (cap > 0.0) { s = softcap(s, cap) * LOG2_E; }
         }
         score[l] = s;
+        $NOTE
         workgroupBarrier();
         var mb = -inf();
-        for (var p = lo; p < hi; p += 1u) { mb = select(mb, score[p], !(score[p] <= mb)); }
+        for (var p = lo; p < hi; p += 1u) { mb = select(mb, score[p], $ON!(score[p] <= mb)); }
         prob[l] = select(0.0, exp2_(s - mb), visible);
         workgroupBarrier();
         var four = vec4<f32>(0.0);
@@ -67,6 +73,7 @@ $INIT
         let lb = (four.x + four.z) + (four.y + four.w);
 $BLOCK
         for (var p = lo; p < hi; p += 1u) {
+            $ONLY
             let w = prob[p];
 $VALUE
         }
@@ -78,7 +85,8 @@ $MERGE
         m = top;
     }
 $SINK
-    let inv = 1.0 / sum;
+    // A row that sees no key is zero.
+    let inv = select(1.0 / sum, 0.0, sum == 0.0);
     let y = base($Yu) + (r * heads + h) * $VALUE_DIMu;
 $STORE
 }

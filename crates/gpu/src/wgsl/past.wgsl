@@ -1,24 +1,8 @@
-// A value of each element of the step from its row and rows before it in its sequence.
+// Number c of the row n before row t of the step, from the step or the ring; nothing before the sequence.
+// `input_word(row, c)` reads the step's rows.
 
-fn past(s: Span, t: u32, index: u32, n: u32, c: u32) -> f32 {
-    if (n > index) { return 0.0; }
-    if (index - n >= s.first_index) { return lf0(base(0u) + (t - n) * s1(0u) + c * s0(0u)); }
-    return bitcast<f32>(page_ld(u32(max(s.read, 0)), ((index - n) % $ROWSu) * $WIDTHu + c));
-}
-
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) g: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) l: u32,
-) {
-    let n = (g.x + g.y * count.x) * 64u + l;
-    let c = n % $WIDTHu;
-    let t = n / $WIDTHu;
-    if (t >= n1($Yu)) { return; }
-    let s = sequence_of(t);
-    let index = t - s.first_row + s.first_index;
-    var y = 0.0;
-$VALUE
-    arena[base($Yu) + n] = bitcast<u32>(y);
+fn past_word(s: Span, t: u32, index: u32, n: u32, c: u32) -> u32 {
+    if (n > index) { return 0u; }
+    if (index - n >= s.first_index) { return input_word(t - n, c); }
+    return page_ld(u32(max(s.read, 0)), ((index - n) % $ROWSu) * $WIDTHu + c);
 }

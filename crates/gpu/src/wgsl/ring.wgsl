@@ -15,7 +15,7 @@ fn main(@builtin(workgroup_id) g: vec3<u32>, @builtin(local_invocation_index) l:
     let index = last - back;
     if (index >= s.first_index) {
         let row = s.first_row + index - s.first_index;
-        page_put(s.write, n, ld0(base(0u) + row * s1(0u) + j * s0(0u)));
+        page_put(s.write, n, input_word(row, j));
     } else if (s.read >= 0 && u32(s.read) != s.write) {
         page_put(s.write, n, page_ld(u32(s.read), n));
     }
