@@ -55,6 +55,16 @@ pub fn shared() -> Option<PathBuf> {
     None
 }
 
+/// Names of a folder's fixtures, without endings, sorted.
+pub fn names(dir: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(dir).expect("a folder of fixtures").map(|e| e.expect("an entry").path());
+    let json = files.filter(|p| p.extension().is_some_and(|e| e == "json"));
+    let mut names: Vec<String> =
+        json.map(|p| p.file_stem().expect("a name").to_str().expect("plain text").to_string()).collect();
+    names.sort();
+    names
+}
+
 /// Reads `NAME.json` and `NAME.f32` of a folder.
 pub fn read(dir: &Path, name: &str) -> Fixture {
     let text = std::fs::read_to_string(dir.join(format!("{name}.json"))).expect("a fixture's description");

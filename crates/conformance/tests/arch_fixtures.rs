@@ -2,7 +2,6 @@
 //! `FIRTH_FIXTURE=text` runs only those whose name contains the text.
 
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::Arc;
 
 use firth::{Device, EngineOptions, LogitsOptions};
@@ -32,16 +31,6 @@ fn logits(f: &Fixture) -> Result<Vec<f32>, String> {
     Ok(out)
 }
 
-/// Names of a folder's fixtures, without endings, sorted.
-fn names(dir: &Path) -> Vec<String> {
-    let files = std::fs::read_dir(dir).expect("a folder of fixtures").map(|e| e.expect("an entry").path());
-    let json = files.filter(|p| p.extension().is_some_and(|e| e == "json"));
-    let mut names: Vec<String> =
-        json.map(|p| p.file_stem().expect("a name").to_str().expect("plain text").to_string()).collect();
-    names.sort();
-    names
-}
-
 #[test]
 fn logits_agree_with_the_reference() {
     let Some(shared) = fixture::shared() else { return };
@@ -50,7 +39,7 @@ fn logits_agree_with_the_reference() {
     for (folder, expected) in FOLDERS {
         let dir = shared.join("fixtures").join(folder);
         let mut known = 0;
-        for name in names(&dir).iter().filter(|n| filter.as_ref().is_none_or(|f| n.contains(f))) {
+        for name in fixture::names(&dir).iter().filter(|n| filter.as_ref().is_none_or(|f| n.contains(f))) {
             let f = fixture::read(&dir, name);
             let arch = f.file.metadata().require_str("general.architecture").expect("a name");
             if !firth_models::architectures().any(|a| a == arch) {
