@@ -10,6 +10,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    // A reader that has seen enough, such as `head`, ends the program instead of making a print panic.
+    sigpipe::reset();
     let cli = args::Cli::parse();
     match cmd::run(cli) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! Ctrl-C ends a generation and keeps what was said.
+//! Ctrl-C ends a generation and keeps what was said; a reader that goes away ends the program.
 #![cfg(unix)]
 
 use std::io::Read;
@@ -72,4 +72,23 @@ fn an_interrupt_ends_the_program_elsewhere() {
     let _ = std::fs::remove_file(&text);
     assert!(read.is_ok(), "a chunk's line comes: {err}");
     assert_eq!(code, Some(130), "{err}");
+}
+
+/// As with `firth devices --plan MODEL | head -1`.
+#[test]
+fn a_reader_that_goes_away_is_no_failure_to_print() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../firth/assets/qwen35-tiny-mtp-Q4_K_M.gguf");
+    for command in [["inspect", model].as_slice(), &["devices", "--plan", model]] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_firth"))
+            .args(command)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        drop(child.stdout.take());
+        let mut err = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut err).expect("text");
+        assert_eq!(child.wait().expect("an end").code(), None, "ended by a signal");
+        assert!(!err.contains("panicked"), "{err}");
+    }
 }

@@ -29,6 +29,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    sigpipe::reset();
     let result = match Cli::parse().command {
         Command::CutLaw(a) => cut_law::run(&a),
         Command::Fixtures(a) => fixtures::run(&a),
