@@ -27,6 +27,7 @@ pub fn answers(s: &mut Scheduler, requests: Vec<Request>) -> Vec<Answer> {
             Event::Token(id) => ids[at].push(id),
             Event::Done(f) => ends[at] = Some(f),
             Event::Failed(e) => panic!("request {at}: {e}"),
+            _ => {}
         }
         ControlFlow::Continue(())
     })

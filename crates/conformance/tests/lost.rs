@@ -111,8 +111,8 @@ fn texts(file: &Arc<Gguf>, mode: SpecMode, fails: usize) -> (Vec<Vec<u32>>, bool
             let at = ids.iter().position(|i| *i == id).expect("one of ours");
             match event {
                 Event::Token(t) => texts[at].push(t),
-                Event::Done(_) => {}
                 Event::Failed(e) => panic!("request {at}: {e}"),
+                _ => {}
             }
             ControlFlow::Continue(())
         });

@@ -34,6 +34,7 @@ fn run(s: &mut Scheduler, requests: Vec<Request>) -> Vec<Outcome> {
             }
             Event::Done(f) => ends.insert(id.0, Ok(f.stop)),
             Event::Failed(e) => ends.insert(id.0, Err(e.to_string())),
+            _ => None,
         };
         assert!(first.is_none(), "a request ends once");
         ControlFlow::Continue(())
@@ -262,4 +263,100 @@ fn one_prompt_eight_times() {
     for (i, text) in texts(8).into_iter().enumerate() {
         assert_eq!(text, alone, "sequence {i} of 8");
     }
+}
+
+/// Everything a request tells, beside others.
+fn all_events(s: &mut Scheduler, requests: Vec<Request>) -> Vec<Vec<Event>> {
+    let jobs: Vec<JobId> = requests.into_iter().map(|r| s.submit(r).expect("a good request")).collect();
+    let mut told: Vec<Vec<Event>> = jobs.iter().map(|_| Vec::new()).collect();
+    s.run_all(&mut |id, event| {
+        told[jobs.iter().position(|j| *j == id).expect("one of ours")].push(event);
+        ControlFlow::Continue(())
+    })
+    .expect("the device is there");
+    told
+}
+
+/// What is told of the prompt and of the text are the logits of one run over both, whatever was cut and cached.
+#[test]
+fn logprobs_are_those_of_the_logits() {
+    for batch in [512, 7] {
+        let o = EngineOptions { cache_bytes: 1 << 20, batch, outputs: Some(5), ..options() };
+        let mut s = scheduler(&o);
+        let make = || {
+            let mut r = request(2, 90, 10);
+            (r.logprobs, r.prompt_logprobs) = (Some(3), true);
+            r
+        };
+        let plain = run(&mut s, vec![request(2, 90, 10), request(1, 60, 20)]).remove(0);
+        let told = all_events(&mut s, vec![make(), request(1, 60, 20)]).remove(0);
+        let said: Vec<u32> =
+            told.iter().filter_map(|e| if let Event::Token(id) = e { Some(*id) } else { None }).collect();
+        assert_eq!(said, plain.0, "asking does not change the answer");
+        let ids = [&make().ids[..], &said].concat();
+        let mut expected = Vec::new();
+        firth::logits(s.engine(), &ids, &Default::default(), &mut |row, logits| {
+            if let Some(id) = ids.get(row + 1) {
+                expected.push(firth_engine::Logprobs::new(logits, *id, 3));
+            }
+        })
+        .expect("it runs");
+        let thought = |e: Event| match e {
+            Event::PromptLogprobs(p) | Event::Logprobs(p) => Some(p),
+            _ => None,
+        };
+        let found: Vec<_> = told.into_iter().filter_map(thought).collect();
+        assert_eq!(found, expected, "batch {batch}");
+    }
+}
+
+#[test]
+fn no_token_and_another_choice() {
+    let mut s = scheduler(&EngineOptions { cache_bytes: 1 << 20, ..options() });
+    let none = run(&mut s, vec![request(1, 50, 0)]).remove(0);
+    assert_eq!(none, (vec![], Ok(StopReason::Limit)));
+    let choices = (0..3).map(|choice| {
+        let mut r = request(1, 50, 12);
+        r.choice = choice;
+        r
+    });
+    let found = run(&mut s, choices.collect());
+    assert_ne!(found[0], found[1]);
+    assert_ne!(found[1], found[2]);
+    assert_eq!(found[0], run(&mut s, vec![request(1, 50, 12)]).remove(0), "the first is what one alone gets");
+}
+
+/// A prompt beside one that decodes goes on in pieces, and a short one does not wait for a long one.
+#[test]
+fn prompts_share_steps() {
+    let o = EngineOptions { batch: 64, ..options() };
+    let mut s = scheduler(&o);
+    let talker = s.submit(request(0, 8, 150)).expect("a good request");
+    let mut said = 0;
+    while said < 4 {
+        s.tick(&mut |_, e| {
+            said += usize::from(matches!(e, Event::Token(_)));
+            ControlFlow::Continue(())
+        })
+        .expect("a step");
+    }
+    let long = s.submit(request(2, 240, 4)).expect("a good request");
+    let short = s.submit(request(4, 12, 4)).expect("a good request");
+    let mut order = Vec::new();
+    let (mut beside, mut largest, mut last) = (0, 0, 0);
+    s.run_all(&mut |id, e| {
+        match e {
+            Event::Token(_) if id == talker && order.len() < 2 => beside += 1,
+            Event::Token(_) if id != talker && !order.contains(&id) => order.push(id),
+            Event::Prompt(n) if id == long => {
+                largest = largest.max(n - last);
+                last = n;
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    })
+    .expect("the device is there");
+    assert_eq!(order, [short, long]);
+    assert!(largest <= 63 && beside >= 4, "pieces of up to {largest}, {beside} tokens beside");
 }

@@ -35,11 +35,14 @@ pub(crate) struct Job {
     marks: Vec<usize>,
     /// The length of prompt and text at which the request has what it asked for; it may lie past the context.
     limit: usize,
+    pub logprobs: Option<usize>,
+    pub prompt_logprobs: bool,
     end_ids: Vec<u32>,
     constraint: Option<Box<dyn Constraint>>,
     watch: Option<Box<dyn Watch>>,
     pub sampler: Sampler,
     timings: Timings,
+    submitted: Instant,
     admitted: Option<Instant>,
     first_token: Option<Instant>,
     pub running: Option<Running>,
@@ -84,13 +87,13 @@ impl Job {
         // No sequence has more tokens than the context, so a longer window sees the same.
         request.params.penalty_last_n = request.params.penalty_last_n.min(context as u32);
         let longest = engine.longest_draft();
-        let mut sampler = Sampler::new(request.params, 0, longest);
+        let mut sampler = Sampler::new(request.params, request.choice, longest);
         engine.check_sampler(&sampler)?;
         if request.constraint.is_some() {
             sampler.mask = Some(vec![0; n_vocab.div_ceil(32)]);
         }
         request.ids.iter().for_each(|id| sampler.push(*id));
-        let limit = n_prompt.saturating_add(request.max_tokens.max(1));
+        let limit = n_prompt.saturating_add(request.max_tokens);
         let mut ids = request.ids;
         // A draft lies behind the tokens while it is fed.
         ids.reserve_exact(limit.min(context) - n_prompt + longest);
@@ -103,11 +106,14 @@ impl Job {
             n_prompt,
             marks: request.marks,
             limit,
+            logprobs: request.logprobs.or(request.prompt_logprobs.then_some(0)),
+            prompt_logprobs: request.prompt_logprobs,
             end_ids: request.end_ids,
             constraint: request.constraint,
             watch: request.watch,
             sampler,
             timings: Timings::default(),
+            submitted: Instant::now(),
             admitted: None,
             first_token: None,
             running: None,
@@ -124,6 +130,7 @@ impl Job {
         // At least the last token is computed: its logits are what the cache does not hold.
         let prefix = &self.ids[..self.ids.len() - 1];
         if self.cache
+            && !(self.prompt_logprobs && !self.has_said())
             && let Some((snapshot, len)) = engine.memory().find(self.domain, prefix)
         {
             engine.memory().attach(seq, snapshot, len).expect("a snapshot just found is there");
@@ -132,8 +139,12 @@ impl Job {
         let cuts = self.cache && !engine.memory().spec().serves_all_prefixes();
         let cut = cuts.then(|| snapshot_points(done, self.n_prompt, &self.marks).next()).flatten();
         self.running = Some(Running { seq, done, cut });
-        self.admitted.get_or_insert_with(Instant::now);
+        if self.admitted.is_none() {
+            self.admitted = Some(Instant::now());
+            self.timings.queue_seconds = self.submitted.elapsed().as_secs_f64();
+        }
         if self.first_token.is_none() {
+            self.timings.known_n = engine.memory().known(self.domain, prefix);
             self.timings.cached_n = done;
         }
         Ok(())
@@ -171,16 +182,28 @@ impl Job {
         self.ids.len() > self.n_prompt
     }
 
+    /// Whether rows of its prompt give logits.
+    pub fn wants_prompt_logprobs(&self) -> bool {
+        self.prompt_logprobs && !self.has_said()
+    }
+
+    /// Tokens in memory.
+    pub fn done(&self) -> usize {
+        self.running.map_or(0, |r| r.done)
+    }
+
     /// The longest draft that makes sense: tokens left to the limit, after the one that a step gives anyway.
     pub fn draft_limit(&self, context: usize) -> usize {
-        (self.limit - 1).saturating_sub(self.ids.len()).min(context - self.ids.len())
+        self.limit.saturating_sub(self.ids.len() + 1).min(context - self.ids.len())
     }
 
     /// Takes `rows` at most of a prompt for the next step: up to where a snapshot is to be taken.
     pub fn take_prompt(&mut self, rows: usize, log: bool) {
         let r = self.running.expect("an active job has a sequence");
         let to_cut = r.cut.map_or(usize::MAX, |cut| cut - r.done);
-        self.share = self.left().min(rows).min(to_cut);
+        // The last row is sampled, in a step of its own where the others tell of the prompt.
+        let left = self.left() - usize::from(self.wants_prompt_logprobs());
+        self.share = left.min(rows).min(to_cut);
         self.open_end = log && self.share > 1 && self.share == self.left();
     }
 
@@ -206,7 +229,8 @@ impl Job {
         let Running { seq, done, .. } = self.running.expect("an active job has a sequence");
         if !self.decodes() {
             let ids = &self.ids[done..done + self.share];
-            let rows = Feed { seq, ids, embeds: None, want: Want::None, sampler: None };
+            let want = if self.wants_prompt_logprobs() { Want::All } else { Want::None };
+            let rows = Feed { seq, ids, embeds: None, want, sampler: None };
             return engine.feed_planned(&rows, 0);
         }
         self.cut_draft();
@@ -331,6 +355,9 @@ impl Job {
     /// The constraint refuses it.
     pub fn take(&mut self, id: u32, context: usize) -> Result<Taken, EngineError> {
         self.note_time();
+        if self.ids.len() >= self.limit {
+            return Ok(Taken::Before(StopReason::Limit));
+        }
         if self.end_ids.contains(&id) {
             return Ok(Taken::Before(StopReason::Eos));
         }

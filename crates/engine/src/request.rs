@@ -3,6 +3,7 @@
 use firth_sampling::{Constraint, Params, Watch};
 
 use crate::error::EngineError;
+use crate::probs::Logprobs;
 
 /// What to generate.
 pub struct Request {
@@ -10,7 +11,9 @@ pub struct Request {
     pub ids: Vec<u32>,
     /// Sampling.
     pub params: Params,
-    /// Tokens to generate at most.
+    /// Which of several answers to one request this is: part of every random number.
+    pub choice: u32,
+    /// Tokens to generate at most; with 0 the prompt is computed and nothing is said.
     pub max_tokens: usize,
     /// Tokens that end the text; they are not part of it.
     pub end_ids: Vec<u32>,
@@ -20,6 +23,10 @@ pub struct Request {
     pub cache: bool,
     /// Lengths of the prompt at which its prefix is likely to come again: where messages end, ascending.
     pub marks: Vec<usize>,
+    /// Tells what the model thought of each token, with so many of the likeliest beside it.
+    pub logprobs: Option<usize>,
+    /// Does so for the tokens of the prompt, too, all but the first; all of them are then computed.
+    pub prompt_logprobs: bool,
     /// Limits what may be said.
     pub constraint: Option<Box<dyn Constraint>>,
     /// Watches what was said.
@@ -32,11 +39,14 @@ impl Request {
         Request {
             ids,
             params,
+            choice: 0,
             max_tokens,
             end_ids: Vec::new(),
             domain: 0,
             cache: true,
             marks: Vec::new(),
+            logprobs: None,
+            prompt_logprobs: false,
             constraint: None,
             watch: None,
         }
@@ -75,10 +85,14 @@ impl StopReason {
 /// Counts and times of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timings {
+    /// Seconds in the queue before the first admission.
+    pub queue_seconds: f64,
     /// Prompt tokens that were computed.
     pub prompt_n: usize,
     /// Prompt tokens taken from the cache.
     pub cached_n: usize,
+    /// Prompt tokens that the cache knew, of which it could give back `cached_n`.
+    pub known_n: usize,
     /// Seconds from admission to the first token.
     pub prompt_seconds: f64,
     /// Generated tokens.
@@ -103,6 +117,12 @@ pub struct Finished {
 /// What a tick tells.
 #[derive(Debug)]
 pub enum Event {
+    /// So many tokens of the prompt are in memory; the first time, those that came from the cache.
+    Prompt(usize),
+    /// What the model thought of the next token of the prompt.
+    PromptLogprobs(Logprobs),
+    /// What the model thought of the token that comes next.
+    Logprobs(Logprobs),
     /// A token of the text.
     Token(u32),
     /// The end.

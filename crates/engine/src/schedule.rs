@@ -9,6 +9,8 @@ use firth_models::SamplerBounds;
 use crate::error::EngineError;
 use crate::job::{Job, Taken};
 use crate::load::Engine;
+use crate::pace::Pace;
+use crate::probs::Logprobs;
 use crate::request::{Event, Finished, JobId, Request, StopReason};
 use crate::spec::{Drafter, Drafting};
 
@@ -19,6 +21,7 @@ type On<'a> = &'a mut dyn FnMut(JobId, Event) -> ControlFlow<()>;
 pub struct Scheduler {
     engine: Engine,
     drafting: Drafting,
+    pace: Pace,
     waiting: VecDeque<Job>,
     /// Oldest first.
     active: Vec<Job>,
@@ -33,7 +36,16 @@ impl Scheduler {
     pub fn new(engine: Engine) -> Self {
         let active = Vec::with_capacity(engine.bounds().s);
         let drafting = Drafting::new(&engine);
-        Scheduler { engine, drafting, waiting: VecDeque::new(), active, crowded: false, parked: 0, next: 0 }
+        Scheduler {
+            engine,
+            drafting,
+            pace: Pace::default(),
+            waiting: VecDeque::new(),
+            active,
+            crowded: false,
+            parked: 0,
+            next: 0,
+        }
     }
 
     /// The engine.
@@ -123,7 +135,9 @@ impl Scheduler {
         }
         let start = Instant::now();
         self.engine.compute()?;
-        self.drafting.note_step(&self.active, start.elapsed().as_secs_f64());
+        let seconds = start.elapsed().as_secs_f64();
+        self.drafting.note_step(&self.active, seconds);
+        self.note_pace(seconds);
         self.advance(on);
         Ok(())
     }
@@ -146,7 +160,13 @@ impl Scheduler {
             }
             let Some(mut job) = self.waiting.pop_front() else { return };
             match job.start(&mut self.engine) {
-                Ok(()) => self.active.push(job),
+                Ok(()) => {
+                    let heard = on(job.id, Event::Prompt(job.done()));
+                    self.active.push(job);
+                    if heard.is_break() {
+                        self.break_off(self.active.len() - 1, on);
+                    }
+                }
                 Err(EngineError::Full { .. }) if !self.active.is_empty() => {
                     self.waiting.push_front(job);
                     return;
@@ -205,13 +225,45 @@ impl Scheduler {
                 (rows, outs) = (rows - room, outs - room);
             }
         }
+        self.share_prompt_rows(rows, outs, decoding > 0, lists);
+    }
+
+    /// Rows for prompts. Beside rows that decode a step stays short; the prompts have equal parts of it, and what one
+    /// does not need is left to the next, so that a short prompt does not wait for a long one.
+    fn share_prompt_rows(&mut self, rows: usize, outs: usize, decodes: bool, mut lists: SamplerBounds) {
+        let (mut rows, mut outs) = (rows, outs);
+        if decodes {
+            rows = rows.min(self.pace.prompt_rows());
+        }
+        let mut prompts = self.active.iter().filter(|j| j.left() > 1).count();
         let log = self.engine.longest_draft() > 0 && self.engine.memory().spec().slots.is_some();
         for j in self.active.iter_mut().filter(|j| j.left() > 1) {
-            if j.left() > rows || self.engine.fits(&mut lists, &j.sampler, 1) {
-                j.take_prompt(rows, log);
+            let mut most = rows.div_ceil(prompts);
+            prompts -= 1;
+            if j.wants_prompt_logprobs() {
+                // One output is this job's in any case.
+                most = most.min(outs + 1);
+            }
+            if j.left() > most || self.engine.fits(&mut lists, &j.sampler, 1) {
+                j.take_prompt(most, log);
                 rows -= j.share;
+                if j.wants_prompt_logprobs() {
+                    outs = outs.saturating_sub(j.share.saturating_sub(1));
+                }
             }
         }
+    }
+
+    /// Notes how long the step took that was just computed.
+    fn note_pace(&mut self, seconds: f64) {
+        let (mut decoding, mut prompt) = (0, 0);
+        for j in self.active.iter().filter(|j| j.share > 0) {
+            match j.share {
+                1 => decoding += 1 + j.guesses.draft.len(),
+                n => prompt += n,
+            }
+        }
+        self.pace.note(decoding, prompt, seconds);
     }
 
     /// Feeds the shares of all jobs to the planned step. A job that cannot go on fails alone.
@@ -242,9 +294,14 @@ impl Scheduler {
             let ended = match job.decodes() {
                 true => verify(&mut self.engine, job, feed, on),
                 false => {
+                    let heard = tell_prompt(&self.engine, job, feed, on);
                     self.engine.keep(feed, job.share);
                     job.advance(&mut self.engine, job.share);
-                    None
+                    let told = on(job.id, Event::Prompt(job.done()));
+                    match heard.is_break() || told.is_break() {
+                        false => None,
+                        true => Some(Event::Done(job.finished(StopReason::Word))),
+                    }
                 }
             };
             feed += 1;
@@ -268,6 +325,13 @@ impl Scheduler {
         (self.crowded, self.parked) = (true, self.parked + 1);
     }
 
+    /// Ends an active job that its caller has had enough of.
+    fn break_off(&mut self, i: usize, on: On) {
+        let done = Event::Done(self.active[i].finished(StopReason::Word));
+        let _ = on(self.active[i].id, done);
+        self.end(i, true);
+    }
+
     fn fail(&mut self, i: usize, e: EngineError, on: On) {
         let _ = on(self.active[i].id, Event::Failed(e));
         self.end(i, false);
@@ -279,6 +343,19 @@ impl Scheduler {
         self.drafting.close(&mut job);
         self.crowded = false;
     }
+}
+
+/// Tells what the model thought of the prompt tokens behind the rows of a step, where that was asked for.
+fn tell_prompt(engine: &Engine, job: &Job, feed: usize, on: On) -> ControlFlow<()> {
+    if !job.wants_prompt_logprobs() {
+        return ControlFlow::Continue(());
+    }
+    let n = job.logprobs.unwrap_or_default();
+    for o in 0..job.share {
+        let id = job.ids[job.done() + o + 1];
+        on(job.id, Event::PromptLogprobs(Logprobs::new(engine.logits(feed, o), id, n)))?;
+    }
+    ControlFlow::Continue(())
 }
 
 /// Takes tokens of a job as long as the sampler draws what was guessed, and keeps the rows of those guesses; the
@@ -294,7 +371,8 @@ fn verify(engine: &mut Engine, job: &mut Job, feed: usize, on: On) -> Option<Eve
             break;
         }
         let guessed = sampled.as_ref().ok() == job.guesses.draft.get(o);
-        end = take(job, sampled, engine.ctx(), on);
+        let logits = || engine.logits(feed, o);
+        end = take(job, sampled, engine.ctx(), &logits, on);
         right += usize::from(guessed);
         if !guessed || end.is_some() {
             break;
@@ -311,11 +389,12 @@ fn verify(engine: &mut Engine, job: &mut Job, feed: usize, on: On) -> Option<Eve
     end.map(|end| end.map_or_else(Event::Failed, |stop| Event::Done(job.finished(stop))))
 }
 
-/// Takes what was sampled for a job; how the request ends, if it does.
-fn take(
+/// Takes what was sampled for a job from `logits`; how the request ends, if it does.
+fn take<'a>(
     job: &mut Job,
     sampled: Result<u32, EngineError>,
     context: usize,
+    logits: &dyn Fn() -> &'a [f32],
     on: On,
 ) -> Option<Result<StopReason, EngineError>> {
     let (id, stop) = match sampled.and_then(|id| Ok((id, job.take(id, context)?))) {
@@ -324,9 +403,8 @@ fn take(
         Ok((_, Taken::Before(stop))) => return Some(Ok(stop)),
         Err(e) => return Some(Err(e)),
     };
-    match (on(job.id, Event::Token(id)), stop) {
-        (_, Some(stop)) => Some(Ok(stop)),
-        (ControlFlow::Break(()), None) => Some(Ok(StopReason::Word)),
-        (ControlFlow::Continue(()), None) => None,
-    }
+    let thought = job.logprobs.map(|n| Event::Logprobs(Logprobs::new(logits(), id, n)));
+    let enough = thought.is_some_and(|thought| on(job.id, thought).is_break());
+    let enough = on(job.id, Event::Token(id)).is_break() || enough;
+    stop.or(enough.then_some(StopReason::Word)).map(Ok)
 }

@@ -49,6 +49,14 @@ impl Memory {
         self.nearest([place, place], shared).map(|(place, n)| (tree.id(place), n))
     }
 
+    /// How many of the first of `ids` some snapshot of the domain has, too, whether or not it can be gone on from
+    /// there: where a prompt departs from all that is remembered.
+    pub fn known(&self, domain: u64, ids: &[u32]) -> usize {
+        let place = self.tree.place(domain, ids).unwrap_or_else(|p| p);
+        let shared = [place.checked_sub(1), Some(place)].map(|p| self.tree.shared(p, domain, ids));
+        shared[0].max(shared[1])
+    }
+
     /// Away from a place in the order, the snapshot that serves the longest prefix of what belongs there:
     /// those below `places[0]` and from `places[1]` on are asked, the first of which share so many tokens.
     pub(crate) fn nearest(&self, places: [usize; 2], shared: [usize; 2]) -> Option<(usize, usize)> {
@@ -165,6 +173,8 @@ mod tests {
             let expected = expected.max().unwrap_or(0);
             let found = memory.find(domain, &ids).map_or(0, |f| f.1);
             assert_eq!(found, expected, "windows {windows:?}, {} tokens", ids.len());
+            let known = memory.tree.iter().filter(|s| s.domain == domain).map(|s| common(&s.tokens, &ids));
+            assert_eq!(memory.known(domain, &ids), known.max().unwrap_or(0));
             served += usize::from(found > 0);
             let seq = memory.open(domain).expect("a sequence is free");
             for step in ids.chunks(100) {

@@ -67,6 +67,7 @@ fn run(s: &mut Scheduler, prompt: &[u32], n: usize) -> Result<Run> {
                     (out.drafted, out.accepted) = (f.timings.draft_n, f.timings.draft_n_accepted)
                 }
                 Event::Failed(e) => eprintln!("{e}"),
+                _ => {}
             }
             ControlFlow::Continue(())
         })?;

@@ -153,6 +153,7 @@ impl Requests {
                     *drafted += f.timings.draft_n;
                 }
                 Event::Failed(e) => panic!("{e}"),
+                _ => {}
             }
             if hear { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };

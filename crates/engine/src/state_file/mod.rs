@@ -76,6 +76,19 @@ fn model_hash(file: &Gguf, main: &Graph) -> u64 {
 }
 
 impl Engine {
+    /// A number of what the bits of an answer depend on besides the request: model, type of keys and values, kinds of
+    /// devices and [`NUMERICS`].
+    pub fn fingerprint(&self) -> u64 {
+        let mut sum = Checksum::new();
+        sum.update(&self.identity.model.to_le_bytes());
+        sum.update(&NUMERICS.to_le_bytes());
+        sum.update(self.identity.kv.as_bytes());
+        for s in &self.identity.states {
+            sum.update(s.entry.device.as_bytes());
+        }
+        sum.value()
+    }
+
     /// The header of a sequence with these books.
     fn header(&self, books: Books) -> Header {
         Header {
