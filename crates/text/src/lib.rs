@@ -1,8 +1,9 @@
-//! Text: vocabularies, pieces of UTF-8 in a stream, stop texts, chat templates.
+//! Text: vocabularies, pieces of UTF-8 in a stream, stop texts, chat templates, answers read.
 #![forbid(unsafe_code)]
 
 mod bytes;
 mod merge;
+pub mod output;
 pub mod pre;
 mod queue;
 mod special;
