@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+pub mod grammar;
 mod merge;
 pub mod output;
 pub mod pre;

@@ -105,7 +105,7 @@ impl Tool {
     }
 
     /// Whether an argument can be nothing but a string.
-    pub(super) fn takes_text(&self, argument: &str) -> bool {
+    pub(crate) fn takes_text(&self, argument: &str) -> bool {
         is_text(&self.parameters["properties"][argument])
     }
 }

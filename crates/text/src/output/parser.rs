@@ -11,11 +11,12 @@ use crate::vocab::Vocab;
 pub struct OutputFormat {
     family: Family,
     thoughts: Option<[&'static str; 2]>,
+    ticks: bool,
 }
 
 impl OutputFormat {
     /// Answers of a model without a template: text and nothing else.
-    pub const PLAIN: OutputFormat = OutputFormat { family: Family::Plain, thoughts: None };
+    pub const PLAIN: OutputFormat = OutputFormat { family: Family::Plain, thoughts: None, ticks: false };
 
     /// The format of a chat template, by the marks that its source names ([`Family::detect`]).
     pub fn detect(template: &str) -> OutputFormat {
@@ -23,7 +24,11 @@ impl OutputFormat {
         // Some templates only cut thoughts away, and some end their prompt with the closing mark.
         let thoughts =
             THOUGHTS.into_iter().find(|[open, close]| template.contains(close) || template.contains(open));
-        OutputFormat { family, thoughts: thoughts.filter(|_| family != Family::Harmony) }
+        OutputFormat {
+            family,
+            thoughts: thoughts.filter(|_| family != Family::Harmony),
+            ticks: template.contains("```json"),
+        }
     }
 
     /// How calls are written.
@@ -34,6 +39,11 @@ impl OutputFormat {
     /// The marks around thoughts, where the family has such.
     pub fn thoughts(&self) -> Option<[&'static str; 2]> {
         self.thoughts
+    }
+
+    /// Whether arguments stand in a block of three ticks.
+    pub(crate) fn ticks(&self) -> bool {
+        self.ticks
     }
 
     /// Whether thoughts are told from the answer.
@@ -121,7 +131,7 @@ enum Mode {
     Content,
     Reasoning,
     /// A section, and whether it stands among thoughts.
-    Calls(Calls, bool),
+    Calls(Box<Calls>, bool),
 }
 
 impl OutputParser {
@@ -240,7 +250,7 @@ impl OutputParser {
         let section = self.section.expect("the mark is one of a section");
         self.raw = std::mem::take(&mut self.blanks);
         self.raw.push_str(mark);
-        self.mode = Mode::Calls(Calls::new(section, mark, &mut self.sink), thinking);
+        self.mode = Mode::Calls(Box::new(Calls::new(section, mark, &mut self.sink)), thinking);
         true
     }
 

@@ -1,0 +1,278 @@
+//! JSON schemas before they are compiled: what cannot be enforced is found, what changes nothing is left out.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use super::GrammarError;
+
+/// Schemas in schemas.
+const MAX_DEPTH: usize = 64;
+/// Schemas in all, and properties of one object.
+const MAX_SCHEMAS: usize = 20_000;
+const MAX_PROPERTIES: usize = 2_000;
+/// Lengths and counts: each is a state.
+const MAX_COUNT: u64 = 100_000;
+/// Schemas compiled by themselves to find the one that fails.
+const MAX_TRIES: usize = 64;
+const MAX_SEARCH: Duration = Duration::from_secs(5);
+
+/// Keywords that hold one schema.
+const ONE: [&str; 3] = ["items", "additionalItems", "additionalProperties"];
+/// Keywords that hold a list of schemas.
+const LIST: [&str; 5] = ["allOf", "anyOf", "oneOf", "prefixItems", "items"];
+/// Keywords that hold schemas by name.
+const NAMED: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
+/// Keywords that constrain and that nothing here enforces.
+const REFUSED: [&str; 19] = [
+    "not",
+    "if",
+    "then",
+    "else",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+    "contains",
+    "minContains",
+    "maxContains",
+    "uniqueItems",
+    "propertyNames",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "$dynamicRef",
+    "$dynamicAnchor",
+    "$recursiveRef",
+    "$recursiveAnchor",
+    "contentSchema",
+];
+/// Formats that describe a number's or text's encoding to other programs and limit nothing.
+const NOTES: [&str; 9] =
+    ["int32", "int64", "uint32", "uint64", "float", "double", "password", "byte", "binary"];
+
+/// Checks a schema and leaves out what constrains nothing.
+///
+/// # Errors
+/// A keyword that cannot be enforced, with its path; a schema that is too large or too deep.
+pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
+    let mut walk = Walk { n_schemas: 0, path: Vec::new() };
+    let schema = walk.schema(schema)?;
+    // The library takes options from an object.
+    Ok(if schema == Value::Bool(true) { json!({}) } else { schema })
+}
+
+/// The schema with the library's options: no white space.
+pub(super) fn with_options(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Some(map) = schema.as_object_mut() {
+        let options = json!({"whitespace_flexible": false, "item_separator": ",", "key_separator": ":"});
+        map.insert("x-guidance".into(), options);
+    }
+    schema
+}
+
+struct Walk {
+    n_schemas: usize,
+    path: Vec<String>,
+}
+
+/// A JSON pointer.
+fn pointer(path: &[String]) -> String {
+    let parts = path.iter().map(|p| format!("/{}", p.replace('~', "~0").replace('/', "~1")));
+    std::iter::once("#".to_owned()).chain(parts).collect()
+}
+
+impl Walk {
+    fn refuse<T>(&self, keyword: &str, reason: impl Into<String>) -> Result<T, GrammarError> {
+        Err(GrammarError::Schema {
+            path: pointer(&self.path),
+            keyword: keyword.into(),
+            reason: reason.into(),
+        })
+    }
+
+    fn schema(&mut self, schema: &Value) -> Result<Value, GrammarError> {
+        self.n_schemas += 1;
+        if self.n_schemas > MAX_SCHEMAS {
+            return Err(GrammarError::TooLarge {
+                what: "schemas",
+                found: self.n_schemas,
+                limit: MAX_SCHEMAS,
+            });
+        }
+        if self.path.len() > 2 * MAX_DEPTH {
+            return Err(GrammarError::TooLarge {
+                what: "levels",
+                found: self.path.len(),
+                limit: 2 * MAX_DEPTH,
+            });
+        }
+        let map = match schema {
+            Value::Bool(_) => return Ok(schema.clone()),
+            Value::Object(map) => map,
+            _ => return self.refuse("schema", "found neither an object nor true or false"),
+        };
+        let mut out = Map::new();
+        for (key, value) in map {
+            if self.idle(key, value, map) {
+                continue;
+            }
+            if REFUSED.contains(&key.as_str()) {
+                return self.refuse(key, "it is not supported");
+            }
+            out.insert(key.clone(), self.keyword(key, value)?);
+        }
+        limit(&mut out);
+        Ok(Value::Object(out))
+    }
+
+    /// Whether a keyword constrains nothing here.
+    fn idle(&self, key: &str, value: &Value, map: &Map<String, Value>) -> bool {
+        match key {
+            // The library reads its options from here; they are the server's, not the client's.
+            "x-guidance" => true,
+            "uniqueItems" => {
+                value == false || map.get("maxItems").and_then(Value::as_u64).is_some_and(|n| n <= 1)
+            }
+            "unevaluatedItems" | "unevaluatedProperties" | "propertyNames" => {
+                value == true || *value == json!({})
+            }
+            "minContains" | "maxContains" => !map.contains_key("contains"),
+            "then" | "else" => !map.contains_key("if"),
+            "if" => !map.contains_key("then") && !map.contains_key("else"),
+            "dependentRequired" | "dependentSchemas" | "dependencies" => {
+                value.as_object().is_some_and(Map::is_empty)
+            }
+            "contentSchema" | "$dynamicAnchor" | "$recursiveAnchor" => true,
+            "format" => value.as_str().is_some_and(|f| NOTES.contains(&f)),
+            _ => false,
+        }
+    }
+
+    fn keyword(&mut self, key: &str, value: &Value) -> Result<Value, GrammarError> {
+        match (key, value) {
+            (_, Value::Array(list)) if LIST.contains(&key) => {
+                let part = |(i, v): (usize, &Value)| self.below(&[key, &i.to_string()], v);
+                list.iter().enumerate().map(part).collect::<Result<_, _>>().map(Value::Array)
+            }
+            (_, Value::Object(map)) if NAMED.contains(&key) => {
+                if map.len() > MAX_PROPERTIES {
+                    let found = map.len();
+                    return Err(GrammarError::TooLarge { what: "properties", found, limit: MAX_PROPERTIES });
+                }
+                let part = |(name, v): (&String, &Value)| Ok((name.clone(), self.below(&[key, name], v)?));
+                map.iter().map(part).collect::<Result<_, _>>().map(Value::Object)
+            }
+            _ if ONE.contains(&key) => self.below(&[key], value),
+            ("$ref", Value::String(to)) if !to.starts_with('#') => {
+                self.refuse(key, "it points outside of the schema")
+            }
+            ("minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties", n) => {
+                // Whole numbers may be written with a point.
+                let whole = n.as_f64().filter(|f| f.fract() == 0.0 && *f >= 0.0).map(|f| f as u64);
+                match whole {
+                    Some(n) if n <= MAX_COUNT => Ok(json!(n)),
+                    Some(n) => self.refuse(key, format!("{n} is above {MAX_COUNT}")),
+                    None => self.refuse(key, "found no whole number"),
+                }
+            }
+            _ => Ok(value.clone()),
+        }
+    }
+
+    fn below(&mut self, path: &[&str], schema: &Value) -> Result<Value, GrammarError> {
+        let n = self.path.len();
+        self.path.extend(path.iter().map(|p| (*p).to_owned()));
+        let schema = self.schema(schema)?;
+        self.path.truncate(n);
+        Ok(schema)
+    }
+}
+
+/// Adds bounds that JSON and the formats have anyway, without which a text could go on for ever: whole numbers that every
+/// reader keeps exactly (RFC 8259, section 6), names and addresses of the mail system.
+fn limit(schema: &mut Map<String, Value>) {
+    const EXACT: i64 = (1 << 53) - 1;
+    if schema.get("type").is_some_and(|t| t == "integer") {
+        for (bounds, bound) in
+            [(["minimum", "exclusiveMinimum"], -EXACT), (["maximum", "exclusiveMaximum"], EXACT)]
+        {
+            if bounds.iter().all(|b| !schema.get(*b).is_some_and(Value::is_number)) {
+                schema.insert(bounds[0].into(), json!(bound));
+            }
+        }
+    }
+    let most = match schema.get("format").and_then(Value::as_str) {
+        Some("hostname") => 253,
+        Some("email") => 64,
+        _ => return,
+    };
+    if !schema.contains_key("maxLength") {
+        schema.insert("maxLength".into(), json!(most));
+    }
+}
+
+/// Where a schema fails to compile: the innermost schema that fails by itself, and the keyword without which it does
+/// not. `fails` compiles a schema and gives the reason.
+pub(super) fn locate(root: &Value, reason: &str, fails: &dyn Fn(&Value) -> Option<String>) -> GrammarError {
+    let (mut tries, started) = (MAX_TRIES, Instant::now());
+    // Where too much has been tried, nothing more is found.
+    let mut attempt = |schema: &Value| {
+        tries = tries.checked_sub(1).filter(|_| started.elapsed() < MAX_SEARCH)?;
+        Some(fails(&with_definitions(schema, root)))
+    };
+    let (mut path, mut at, mut reason) = (Vec::new(), root, reason.to_owned());
+    'inwards: loop {
+        for (steps, part) in parts(at).into_iter().filter(|(_, part)| !part.is_boolean()) {
+            if let Some(Some(inner)) = attempt(part) {
+                path.extend(steps);
+                (at, reason) = (part, inner);
+                continue 'inwards;
+            }
+        }
+        break;
+    }
+    let mut keyword = "schema".to_owned();
+    for (key, _) in at.as_object().into_iter().flatten() {
+        if ["type", "$defs", "definitions", "title", "description"].contains(&key.as_str()) {
+            continue;
+        }
+        let mut without = at.clone();
+        without.as_object_mut().expect("it has keys").shift_remove(key);
+        if attempt(&without) == Some(None) {
+            keyword = key.clone();
+            break;
+        }
+    }
+    GrammarError::Schema { path: pointer(&path), keyword, reason }
+}
+
+/// A part by itself finds what the whole defines.
+pub(super) fn with_definitions(part: &Value, root: &Value) -> Value {
+    let mut part = part.clone();
+    if let (Some(map), Some(root)) = (part.as_object_mut(), root.as_object()) {
+        for key in ["$defs", "definitions", "$schema"] {
+            if let (Some(value), false) = (root.get(key), map.contains_key(key)) {
+                map.insert(key.into(), value.clone());
+            }
+        }
+    }
+    part
+}
+
+/// The schemas right within one, and how to get there.
+fn parts(schema: &Value) -> Vec<(Vec<String>, &Value)> {
+    let mut found = Vec::new();
+    for (key, value) in schema.as_object().into_iter().flatten() {
+        match value {
+            Value::Array(list) if LIST.contains(&key.as_str()) => {
+                found.extend(list.iter().enumerate().map(|(i, v)| (vec![key.clone(), i.to_string()], v)));
+            }
+            Value::Object(map) if NAMED.contains(&key.as_str()) => {
+                found.extend(map.iter().map(|(name, v)| (vec![key.clone(), name.clone()], v)));
+            }
+            value if ONE.contains(&key.as_str()) => found.push((vec![key.clone()], value)),
+            _ => {}
+        }
+    }
+    found
+}
