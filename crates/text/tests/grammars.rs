@@ -73,13 +73,13 @@ fn draw(
         let ids = allowed(&mask);
         assert!(!ids.is_empty());
         let end = ids.iter().any(|id| vocab.is_end(*id));
-        if end && (ids.len() == 1 || 2 * n > max || random.next() % 4 == 0) {
+        if end && (ids.len() == 1 || 2 * n > max || random.next().is_multiple_of(4)) {
             run.ended = true;
             return Ok(run);
         }
         let words: Vec<u32> = ids.into_iter().filter(|id| !vocab.is_end(*id)).collect();
         let closing = |id: &&u32| matches!(vocab.piece(**id, false), b"\"" | b"]" | b"}" | b"," | b"null");
-        let closer = (2 * n > max || random.next() % 8 == 0).then(|| words.iter().find(closing)).flatten();
+        let closer = (2 * n > max || random.next().is_multiple_of(8)).then(|| words.iter().find(closing)).flatten();
         let id = closer.copied().unwrap_or_else(|| words[random.next() as usize % words.len()]);
         c.accept(id)?;
         run.text.extend_from_slice(vocab.piece(id, false));
