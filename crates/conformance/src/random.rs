@@ -298,10 +298,10 @@ impl Build<'_> {
         let part = Part::Mixer(self.layer);
         let state = self.g.state(format!("state {}", self.states), StateSpec::Kv(spec), part);
         let written = self.g.push(KvWrite, &[state, qkv[1], qkv[2], seqs, pages]);
-        let attend = Attend { scale: 0.2, softcap: 0.0, window: None };
+        let attend = Attend::new(0.2);
         self.push(attend, &[written, qkv[0], seqs, pages]);
         if self.rng.once_in(3) {
-            let windowed = Attend { window: Some(2), softcap: 5.0, ..attend };
+            let windowed = Attend { sight: Sight::Window(2), softcap: 5.0, ..attend };
             self.push(windowed, &[written, qkv[0], seqs, pages]);
         }
     }

@@ -5,6 +5,7 @@ use firth_conformance::cases::tables;
 use firth_conformance::data::Rng;
 use firth_conformance::harness::{cpu, load, step};
 use firth_cpu::Level;
+use firth_graph::op::Sight;
 use firth_graph::{Array, Extents, Graph, Policy};
 use firth_quant::Dtype;
 
@@ -90,11 +91,18 @@ fn groups() {
 fn windows_sinks_and_caps() {
     for window in [1, 50, 64, 100] {
         check(Layer {
-            window: Some(window),
+            sight: Sight::Window(window),
             sinks: true,
             softcap: 2.0,
             dtype: Dtype::F16,
             ..Layer::plain("windows")
         });
+    }
+}
+
+#[test]
+fn chunks_and_biases() {
+    for (sight, alibi) in [(Sight::Chunk(50), 0.0), (Sight::Chunk(64), 8.0), (Sight::Past, 8.0)] {
+        check(Layer { sight, alibi, group: 3, dtype: Dtype::F16, ..Layer::plain("chunks and biases") });
     }
 }

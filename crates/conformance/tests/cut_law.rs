@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
-use firth::Dtype;
-use firth_conformance::cut_law::{CUTS, Cell, Law, cells};
+use firth::{Dtype, LogitsOptions};
+use firth_conformance::cut_law::{self, CUTS, Cell, Law, cells};
 use firth_conformance::mixture::{Did, Mixtures};
 use firth_conformance::{fixture, models};
 use firth_cpu::Level;
+use firth_engine::EngineError;
 use firth_gguf::Gguf;
 
 /// Every cell against one base.
@@ -43,6 +44,34 @@ fn tiny_architectures_at_every_level() {
         let f = fixture::read(&shared.join("fixtures/arch-route"), name);
         check(name, &f.file, 100, &cells(&[Dtype::F32], &fast, &[1, 2], &[0, 3], CUTS));
         check(name, &f.file, 24, &cells(&[Dtype::F32], &plain, &[1, 2], &[1], &[&[7, 1, 1]]));
+    }
+}
+
+/// All fixtures, those of the harder folder where a name stands in both. What attends both ways has mates and threads, and
+/// refuses a cut inside its sequence. `FIRTH_FIXTURE=text` runs only those whose name contains the text.
+#[test]
+fn every_architecture() {
+    let Some(shared) = fixture::shared() else { return };
+    let filter = std::env::var("FIRTH_FIXTURE").unwrap_or_default();
+    let [plain, route] = ["arch", "arch-route"].map(|f| shared.join("fixtures").join(f));
+    let own = [Level::detect()];
+    for name in fixture::names(&plain).iter().filter(|n| n.contains(&filter)) {
+        let dir = if route.join(format!("{name}.json")).is_file() { &route } else { &plain };
+        let f = fixture::read(dir, name);
+        let both_ways = firth_models::load(&f.file).expect("a known architecture").info().both_ways;
+        // Past a page; past a pool of 128 where there is one.
+        let n = if name.starts_with("deepseek4") { 140 } else { 70 };
+        if both_ways {
+            check(name, &f.file, n, &cells(&[Dtype::F32], &own, &[1, 2], &[0, 3], &[&[]]));
+            let (ids, o) = (cut_law::ids(n, cut_law::vocab(&f.file)), cut_law::options(Dtype::F32, n, 0));
+            let mut engine = models::engine(&f.file, &o, own[0], 1);
+            let options = LogitsOptions { cuts: vec![7, 1, 32], mates: 0 };
+            let cut = firth::logits(&mut engine, &ids, &options, &mut |_, _| ());
+            assert!(matches!(cut, Err(EngineError::Whole { held: 7, found: 1, .. })), "{name}: {cut:?}");
+            continue;
+        }
+        check(name, &f.file, n, &cells(&[Dtype::F32], &own, &[1], &[0], &[&[1]]));
+        check(name, &f.file, n, &cells(&[Dtype::F32], &own, &[2], &[3], &[&[7, 1, 32]]));
     }
 }
 

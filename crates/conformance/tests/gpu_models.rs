@@ -40,6 +40,11 @@ fn error(f: &fixture::Fixture, device: &Arc<dyn Device>) -> Result<f64, String> 
     Ok(fixture::nmse(&out, &f.logits))
 }
 
+/// Architectures whose attention the GPU has no kernel for: the load on a GPU alone ends with what is missing.
+const LACKING: &[&str] = &[
+    "bloom", "deepseek4", "dream", "hy_v4", "jais", "llada", "llada-moe", "llama4", "mpt", "refact", "rnd1",
+];
+
 /// Every fixture whose architecture is in the registry; `FIRTH_FIXTURE=text` runs only those whose name contains it.
 #[test]
 fn fixtures_agree_with_the_reference() {
@@ -56,6 +61,12 @@ fn fixtures_agree_with_the_reference() {
             }
             let start = std::time::Instant::now();
             let outcome = error(&f, &device);
+            if LACKING.contains(&arch) {
+                let why = outcome.expect_err("no kernel is there");
+                println!("{folder}/{name}: refused: {why}");
+                assert!(why.contains("attend") || why.contains("pool_keys"), "{folder}/{name}: {why}");
+                continue;
+            }
             println!("{folder}/{name}: {outcome:?}, {:.1} s", start.elapsed().as_secs_f64());
             n += 1;
             match outcome {

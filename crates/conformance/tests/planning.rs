@@ -122,7 +122,7 @@ fn on_a_state(order: &str) -> Result<(), GraphError> {
         value_in_key: false,
     };
     let old = g.state("kv", StateSpec::Kv(spec), Part::Mixer(0));
-    let attend = Attend { scale: 1.0, softcap: 0.0, window: None };
+    let attend = Attend::new(1.0);
     let mut new = old;
     for c in order.chars() {
         match c {

@@ -52,6 +52,25 @@ pub enum EngineError {
         /// Tokens that fit.
         context: usize,
     },
+    /// Rows that would follow others of a sequence whose tokens see what comes after them.
+    #[error(
+        "every token of `{arch}` sees its whole sequence, so its rows must be in one step: {found} cannot follow {held} \
+         (a larger --batch makes larger steps)"
+    )]
+    Whole {
+        /// The architecture.
+        arch: String,
+        /// Tokens of the sequence.
+        held: usize,
+        /// Tokens to follow.
+        found: usize,
+    },
+    /// A text to go on, asked of a model that does not.
+    #[error("`{arch}` fills in masked tokens and does not go on from a text; `logits` runs it")]
+    NoText {
+        /// The architecture.
+        arch: String,
+    },
     /// An id outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {n_vocab}")]
     Id {

@@ -69,10 +69,13 @@ impl Job {
     /// Checks a request against an engine and takes all memory that it will need.
     ///
     /// # Errors
-    /// A prompt that is empty or does not leave room for one token, an id outside the vocabulary, parameters
+    /// A model that attends both ways, a prompt that is empty or does not leave room for one token, an id outside the vocabulary, parameters
     /// without meaning or with more penalties or biases than a step holds.
     pub fn new(id: JobId, mut request: Request, engine: &Engine) -> Result<Job, EngineError> {
         request.params.validate()?;
+        if engine.info().both_ways {
+            return Err(EngineError::NoText { arch: engine.info().arch.clone() });
+        }
         let (n_prompt, context) = (request.ids.len(), engine.ctx());
         if n_prompt == 0 {
             return Err(EngineError::EmptyPrompt);

@@ -177,8 +177,8 @@ impl Engine {
     /// Adds rows of one sequence to the step; all of them stay.
     ///
     /// # Errors
-    /// The sequence would outgrow its context, an id is outside the vocabulary, or the sampler's lists find no
-    /// room beside those of other feeds ([`EngineError::Room`]); the step is as before.
+    /// The sequence would outgrow its context, an id is outside the vocabulary, rows would follow others in a model that
+    /// attends both ways, or the sampler's lists find no room beside those of other feeds ([`EngineError::Room`]); the step is as before.
     pub fn feed(&mut self, f: &Feed) -> Result<(), EngineError> {
         let found = self.memory.len(f.seq) + f.ids.len();
         if found > self.ctx {
@@ -340,7 +340,10 @@ impl Engine {
     }
 
     fn check(&self, f: &Feed) -> Result<(), EngineError> {
-        let n_vocab = self.info.n_vocab;
+        let (n_vocab, held, found) = (self.info.n_vocab, self.memory.len(f.seq), f.ids.len());
+        if self.info.both_ways && held > 0 && found > 0 {
+            return Err(EngineError::Whole { arch: self.info.arch.clone(), held, found });
+        }
         match f.embeds {
             Some(rows) => assert_eq!(rows.len(), f.ids.len() * self.info.width, "ready rows"),
             None => {

@@ -176,6 +176,17 @@ pub fn per_layer_f32(w: &Weights, name: &str, n: usize) -> Result<Vec<f32>, Mode
     Ok(w.metadata().f32_per_layer(&w.key(name), n)?.unwrap_or_else(|| vec![0.0; n]))
 }
 
+/// The limits of each layer's experts and of its shared expert, 0 for none: `swiglu_clamp_exp`, and `swiglu_clamp_shexp` or the
+/// same again.
+pub fn clamps(w: &Weights, c: &Config) -> Result<[Vec<f32>; 2], ModelError> {
+    let experts = per_layer_f32(w, "swiglu_clamp_exp", c.n_blocks)?;
+    let shared = match w.has_key("swiglu_clamp_shexp") {
+        true => per_layer_f32(w, "swiglu_clamp_shexp", c.n_blocks)?,
+        false => experts.clone(),
+    };
+    Ok([experts, shared])
+}
+
 /// A width that is `default` where the key is absent or 0.
 pub fn width_or(w: &Weights, name: &str, default: usize) -> Result<usize, ModelError> {
     Ok(match optional(w, name, 0, MAX_EXTENT)? {

@@ -75,6 +75,8 @@ pub struct ModelInfo {
     pub groups: Vec<GroupInfo>,
     /// Whether layers keep states in slots.
     pub slots: bool,
+    /// Whether rows see what comes after them: a sequence must be in one step, whole.
+    pub both_ways: bool,
     /// The drafting head, if the file has one.
     pub draft: Option<DraftInfo>,
 }

@@ -18,7 +18,7 @@ const THREADS: [usize; 2] = [1, 2];
 const MATES: [usize; 3] = [0, 3, 7];
 /// Random mixtures of each model.
 const MIXTURES: u64 = 30;
-/// Architecture fixtures that stand for their kind.
+/// Architecture fixtures that run at every level; the others run at this machine's own.
 const FIXTURES: &[&str] = &["llama-dense", "llama-moe", "qwen3-dense", "gemma3-dense"];
 
 /// Which cells.
@@ -41,6 +41,8 @@ struct Subject {
     /// Tokens of each text of a mixture.
     mixed: usize,
     levels: Vec<Level>,
+    /// Whether it must be in one step, whole: nothing cuts it, and there are no mixtures.
+    whole: bool,
 }
 
 /// Cells of one subject and level.
@@ -56,7 +58,8 @@ pub fn run(a: &Args) -> Result<bool> {
     let mut table: Vec<(String, Tally)> = Vec::new();
     for s in subjects()? {
         let mut law = Law::new(&s.file, s.n);
-        for cell in cells(&KVS, &s.levels, &THREADS, &MATES, CUTS) {
+        let cuts = if s.whole { &CUTS[..1] } else { CUTS };
+        for cell in cells(&KVS, &s.levels, &THREADS, &MATES, cuts) {
             let line = format!("{} {cell}", s.name);
             let row = format!("{}, {} tokens, {}", s.name, s.n, cell.level);
             a.one(&line, &row, &mut table, || {
@@ -65,7 +68,9 @@ pub fn run(a: &Args) -> Result<bool> {
             });
         }
         drop(law);
-        a.mixtures(&s, &mut table);
+        if !s.whole {
+            a.mixtures(&s, &mut table);
+        }
     }
     Ok(print(&table))
 }
@@ -141,19 +146,22 @@ fn subjects() -> Result<Vec<Subject>> {
     let all: Vec<Level> = Level::available().collect();
     let mut out = Vec::new();
     for (name, file) in tiny(&shared.join("fixtures/tiny"))? {
-        out.push(Subject { name, file, n: 70, mixed: 90, levels: all.clone() });
+        out.push(Subject { name, file, n: 70, mixed: 90, levels: all.clone(), whole: false });
     }
     for folder in ["arch", "arch-route"] {
-        for name in FIXTURES {
-            let file = fixture::read(&shared.join("fixtures").join(folder), name).file;
+        let dir = shared.join("fixtures").join(folder);
+        for name in fixture::names(&dir) {
+            let file = fixture::read(&dir, &name).file;
+            let levels = if FIXTURES.contains(&name.as_str()) { all.clone() } else { vec![Level::detect()] };
+            let whole = firth_models::load(&file).with_context(|| name.clone())?.info().both_ways;
             let name = format!("{folder}/{name}");
-            out.push(Subject { name, file, n: 70, mixed: 90, levels: all.clone() });
+            out.push(Subject { name, file, n: 70, mixed: 90, levels, whole });
         }
     }
     let levels: Vec<Level> = all.into_iter().filter(|l| *l != Level::Scalar).rev().collect();
     for (name, n, mixed) in [(models::SMOLLM2, 600, 200), (models::GEMMA3, 1100, 600)] {
         if let Some(file) = models::real(name) {
-            out.push(Subject { name: name.into(), file, n, mixed, levels: levels.clone() });
+            out.push(Subject { name: name.into(), file, n, mixed, levels: levels.clone(), whole: false });
         }
     }
     Ok(out)

@@ -1,6 +1,6 @@
 //! Keys and values written to shuffled pages and read back by attention.
 
-use firth_graph::op::{Attend, AttendChosen, KvWrite, TopKSelect};
+use firth_graph::op::{Attend, AttendChosen, AttendPools, KvWrite, Sight, TopKSelect};
 use firth_graph::{Extents, Graph, KvSpec, PAGE, PageGroup, Part, StateSpec, Sym};
 use firth_quant::Dtype;
 
@@ -23,8 +23,10 @@ pub struct Layer {
     pub kv_heads: usize,
     /// Query heads that share one.
     pub group: usize,
-    /// Window, sinks, cap.
-    pub window: Option<usize>,
+    /// The keys that a row sees.
+    pub sight: Sight,
+    /// ALiBi's largest bias, 0 for none.
+    pub alibi: f32,
     /// Whether heads have sinks.
     pub sinks: bool,
     /// Cap of the scores, 0 for none.
@@ -45,7 +47,8 @@ impl Layer {
             value_dim: 32,
             kv_heads: 2,
             group: 2,
-            window: None,
+            sight: Sight::Past,
+            alibi: 0.0,
             sinks: false,
             softcap: 0.0,
             in_key: false,
@@ -55,7 +58,11 @@ impl Layer {
 
     fn state(&self) -> StateSpec {
         let (key_dim, value_dim, n_heads) = (self.key_dim, self.value_dim, self.kv_heads);
-        let (dtype, window) = (self.dtype, self.window);
+        let window = match self.sight {
+            Sight::Window(n) | Sight::Chunk(n) => Some(n),
+            Sight::Past | Sight::Whole | Sight::Near(_) => None,
+        };
+        let dtype = self.dtype;
         StateSpec::Kv(KvSpec {
             key_dim,
             value_dim,
@@ -84,7 +91,8 @@ impl Layer {
             inputs.push(floats(g, "sinks", shape(&[heads.into()])));
         }
         let scale = 1.0 / (self.key_dim as f32).sqrt();
-        let y = g.push(Attend { scale, softcap: self.softcap, window: self.window }, &inputs);
+        let (softcap, sight, alibi) = (self.softcap, self.sight, self.alibi);
+        let y = g.push(Attend { scale, softcap, sight, alibi }, &inputs);
         g.output("y", y);
     }
 
@@ -93,7 +101,7 @@ impl Layer {
         let steps: Vec<Extents> = self.steps.iter().map(|s| extents(s)).collect();
         let bounds = Extents { t: steps.iter().map(|x| x.t).max().unwrap_or(0) + 3, s: SEQS, o: 0, p: 0 };
         let name = format!(
-            "attend {}{}: {} {}/{} x{} group {} window {:?} sinks {} cap {}",
+            "attend {}{}: {} {}/{} x{} group {} {:?} alibi {} sinks {} cap {}",
             self.name,
             if self.in_key { ", values in keys" } else { "" },
             self.dtype.name(),
@@ -101,7 +109,8 @@ impl Layer {
             self.value_dim,
             self.kv_heads,
             self.group,
-            self.window,
+            self.sight,
+            self.alibi,
             self.sinks,
             self.softcap
         );
@@ -163,8 +172,51 @@ fn chosen(dtype: Dtype, ratio: usize, n: usize, tail: bool, in_key: bool) -> Cas
         let chosen = g.push(TopKSelect { ratio, n }, &inputs);
         let q = floats(g, "q", row(96, 4));
         let op = AttendChosen { scale: 0.1, ratio, tail };
-        let y = g.push(op, &[kv, q, chosen, seqs, pages]);
+        let mut inputs = vec![kv, q, chosen, seqs, pages];
+        inputs.extend((n > 5).then(|| floats(g, "sinks", shape(&[4.into()]))));
+        let y = g.push(op, &inputs);
         g.output("chosen", chosen);
+        g.output("y", y);
+    });
+    let mut case = case.steps(&steps.iter().map(|s| extents(s)).collect::<Vec<_>>());
+    case.pages = tables::N_PAGES;
+    case.fill(move |ask, _| fill(ask, &steps))
+}
+
+/// A window of tokens and pools of `ratio` together: all pools, or `n` that an indexer chooses.
+fn pools(dtype: Dtype, ratio: usize, n: Option<usize>, window: usize) -> Case {
+    let steps = vec![
+        vec![(0, 60), (2, 1)],
+        vec![(1, 3), (0, 1), (2, ratio)],
+        vec![],
+        vec![(2, 1), (1, 1), (0, 2)],
+        vec![(0, 68), (1, 5)],
+    ];
+    let t = 80.max(ratio + 8);
+    let bounds = Extents { t, s: SEQS, o: 0, p: 0 };
+    let name = format!("attend_pools: {n:?} pools of {ratio}, window {window}, {} pages", dtype.name());
+    let case = Case::new(name, bounds, |g| {
+        let row = |n: usize, heads: usize| shape(&[n.into(), heads.into(), Sym::T.into()]);
+        let layer = Layer { dtype, key_dim: 96, value_dim: 96, in_key: true, ..Layer::plain("pools") };
+        let seqs = g.input("seqs", Dtype::I32, shape(&[4.into(), Sym::S.into()]));
+        let pages = g.input("pages", Dtype::I32, shape(&[MAX_PAGES.into(), Sym::S.into()]));
+        let kv = g.state("kv", layer.state(), Part::Mixer(0));
+        let k = floats(g, "k", row(96, 2));
+        let kv = g.push(KvWrite, &[kv, k, seqs, pages]);
+        let q = floats(g, "q", row(96, 18));
+        let mut inputs = vec![kv, q];
+        if let Some(n) = n {
+            let keys = Layer { key_dim: 33, value_dim: 0, kv_heads: 1, in_key: true, ..Layer::plain("keys") };
+            let index = g.state("index", keys.state(), Part::Mixer(0));
+            let pooled = floats(g, "pooled", row(33, 1));
+            let index = g.push(KvWrite, &[index, pooled, seqs, pages]);
+            let iq = floats(g, "iq", row(33, 3));
+            inputs.push(g.push(TopKSelect { ratio, n }, &[index, iq, seqs, pages]));
+        }
+        inputs.extend([seqs, pages]);
+        inputs.extend((window > 1).then(|| floats(g, "sinks", shape(&[18.into()]))));
+        let op = AttendPools { scale: 0.1, window, ratio, chosen: n.is_some() };
+        let y = g.push(op, &inputs);
         g.output("y", y);
     });
     let mut case = case.steps(&steps.iter().map(|s| extents(s)).collect::<Vec<_>>());
@@ -177,10 +229,12 @@ pub fn cases() -> Vec<Case> {
     let mut out = Vec::new();
     let plain = Layer::plain;
     for dtype in [Dtype::F32, Dtype::F16, Dtype::Q8_0] {
-        for (group, kv_heads, window) in [(1, 2, None), (17, 1, None), (3, 2, Some(PAGE + 1))] {
+        for (group, kv_heads, sight) in
+            [(1, 2, Sight::Past), (17, 1, Sight::Chunk(PAGE - 3)), (3, 2, Sight::Window(PAGE + 1))]
+        {
             let (key_dim, value_dim, in_key) = (96, 64, true);
             let layer =
-                Layer { dtype, key_dim, value_dim, group, kv_heads, window, in_key, ..plain("latent") };
+                Layer { dtype, key_dim, value_dim, group, kv_heads, sight, in_key, ..plain("latent") };
             out.push(layer.clone());
             out.push(Layer { sinks: true, softcap: 3.0, ..layer });
         }
@@ -192,6 +246,15 @@ pub fn cases() -> Vec<Case> {
         {
             choices.push(chosen(dtype, ratio, n, tail, in_key));
         }
+    }
+    for (dtype, ratio, n, window) in [
+        (Dtype::F32, 4, None, 1),
+        (Dtype::F32, 4, Some(3), 20),
+        (Dtype::F16, 3, Some(7), PAGE + 2),
+        (Dtype::Q8_0, 64, None, 5),
+        (Dtype::F16, 100, None, 70),
+    ] {
+        choices.push(pools(dtype, ratio, n, window));
     }
     for dtype in [Dtype::F32, Dtype::F16, Dtype::Q8_0] {
         for group in [1, 2, 3, 4, 8] {
@@ -205,11 +268,31 @@ pub fn cases() -> Vec<Case> {
         }
         out.push(Layer { dtype, key_dim: 96, value_dim: 64, kv_heads: 1, ..plain("two dims") });
         for window in [1, 2, 7, PAGE, PAGE + 1, 100] {
-            out.push(Layer { dtype, window: Some(window), group: 3, ..plain("windows") });
+            out.push(Layer { dtype, sight: Sight::Window(window), group: 3, ..plain("windows") });
         }
+        for n in [1, 7, PAGE, PAGE + 9] {
+            out.push(Layer { dtype, sight: Sight::Chunk(n), group: 3, ..plain("chunks") });
+        }
+        for sight in [Sight::Whole, Sight::Near(0), Sight::Near(5), Sight::Near(PAGE)] {
+            let steps = vec![vec![(0, 70), (1, 1), (2, 2)], vec![(3, 2 * PAGE)]];
+            out.push(Layer { dtype, sight, group: 3, steps, ..plain("both ways") });
+        }
+        for (group, kv_heads) in [(1, 1), (1, 3), (4, 2)] {
+            out.push(Layer { dtype, alibi: 8.0, group, kv_heads, ..plain("alibi") });
+        }
+        let steps = vec![vec![(0, 70), (1, 9)]];
+        let near = Layer { dtype, sight: Sight::Near(40), steps, ..plain("alibi both ways") };
+        out.push(Layer { alibi: 8.0, softcap: 3.0, ..near });
         out.push(Layer { dtype, sinks: true, ..plain("sinks") });
         out.push(Layer { dtype, softcap: 3.0, ..plain("cap") });
-        out.push(Layer { dtype, softcap: 3.0, sinks: true, window: Some(33), group: 4, ..plain("all") });
+        out.push(Layer {
+            dtype,
+            softcap: 3.0,
+            sinks: true,
+            sight: Sight::Window(33),
+            group: 4,
+            ..plain("all")
+        });
     }
     out.push(Layer { key_dim: 6, value_dim: 5, ..plain("odd dims") });
     out.into_iter().map(Layer::case).chain(choices).collect()

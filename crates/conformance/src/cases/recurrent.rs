@@ -84,7 +84,10 @@ impl Layer {
             Layer::Ngram { longest, heads, width, dtype } => {
                 format!("ngram_rows up to {longest}, {heads} heads of {width}, {}", dtype.name())
             }
-            Layer::Pool { op, n } => format!("pool_keys of {n}, {} to a pool, gated {}", op.ratio, op.gated),
+            Layer::Pool { op, n } => format!(
+                "pool_keys of {n}, {} to a pool, gated {}, overlap {}",
+                op.ratio, op.gated, op.overlap
+            ),
         }
     }
 
@@ -138,8 +141,9 @@ impl Layer {
                 .into()
             }
             Layer::Pool { op, n } => {
-                inputs.push(rows(g, "x", &[if op.gated { 2 * n } else { *n }]));
-                inputs.extend(op.gated.then(|| weight(g, "place", Dtype::F32, &[*n, op.ratio])));
+                inputs.push(rows(g, "x", &[op.parts() * n]));
+                let places = op.parts() / 2 * n;
+                inputs.extend(op.gated.then(|| weight(g, "place", Dtype::F32, &[places, op.ratio])));
                 (*op).into()
             }
         };
@@ -161,7 +165,7 @@ impl Layer {
             Layer::Ngram { longest, .. } => {
                 StateSpec::Ring(RingSpec { width: 1, rows: longest - 1 + DRAFT, dtype: Dtype::I32 })
             }
-            Layer::Pool { op, n } => ring(if op.gated { 2 * n } else { *n }, op.ratio - 1 + DRAFT),
+            Layer::Pool { op, n } => ring(op.parts() * n, op.reach() + DRAFT),
             Layer::Delta { d, .. } => recurrent([d.key, d.value, d.heads], d.log_row()),
             Layer::Scan(d) => recurrent([d.state, d.channels, d.heads], d.log_row()),
             Layer::Linear { key, value, heads } => recurrent([*key, *value, *heads], (key + value) * heads),
@@ -230,8 +234,9 @@ pub fn layers() -> Vec<Layer> {
         Layer::Linear { key: 32, value: 64, heads: 2 },
         Layer::Prev(1031),
         Layer::Ngram { longest: 3, heads: 2, width: 32, dtype: Dtype::Q8_0 },
-        Layer::Pool { op: PoolKeys { ratio: 4, gated: true }, n: 70 },
-        Layer::Pool { op: PoolKeys { ratio: 3, gated: false }, n: 16 },
+        Layer::Pool { op: PoolKeys { ratio: 4, gated: true, overlap: false }, n: 70 },
+        Layer::Pool { op: PoolKeys { ratio: 4, gated: true, overlap: true }, n: 70 },
+        Layer::Pool { op: PoolKeys { ratio: 3, gated: false, overlap: false }, n: 16 },
     ]
 }
 
@@ -273,7 +278,10 @@ pub fn cases() -> Vec<Case> {
         all.push(Layer::Ngram { longest, heads, width, dtype });
     }
     for (ratio, gated, n) in [(1, false, 5), (1, true, 5), (16, false, 128), (16, true, 33), (2, true, 128)] {
-        all.push(Layer::Pool { op: PoolKeys { ratio, gated }, n });
+        all.push(Layer::Pool { op: PoolKeys { ratio, gated, overlap: false }, n });
+        if gated {
+            all.push(Layer::Pool { op: PoolKeys { ratio, gated, overlap: true }, n });
+        }
     }
     all.into_iter().map(|l| l.case(schedule())).collect()
 }

@@ -6,8 +6,8 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use firth_graph::op::{Attend, AttendChosen};
-use firth_graph::{Op, PAGE, SegOp};
+use firth_graph::op::{Attend, AttendChosen, AttendPools};
+use firth_graph::{Op, PAGE, SegOp, seq_table};
 use firth_quant::Dtype;
 use firth_simd::{LANES, Level, Simd, dispatch, math};
 
@@ -30,6 +30,8 @@ enum Visible<'a> {
     Run(usize, usize),
     /// Tokens of chosen pools, and of the tail.
     Pools(&'a [i32], &'a AttendChosen, usize),
+    /// The last tokens of pools, all or those of a list.
+    Ends(Option<&'a [i32]>, &'a AttendPools, usize),
 }
 
 impl Visible<'_> {
@@ -37,7 +39,7 @@ impl Visible<'_> {
     fn blocks(&self) -> std::ops::Range<usize> {
         match self {
             Visible::Run(first, last) => first / PAGE..last / PAGE + 1,
-            Visible::Pools(_, _, index) => 0..index / PAGE + 1,
+            Visible::Pools(_, _, index) | Visible::Ends(_, _, index) => 0..index / PAGE + 1,
         }
     }
 
@@ -58,6 +60,19 @@ impl Visible<'_> {
                 }
                 let tail = op.tail_of(*index);
                 mask | bits(tail.start, tail.end, base)
+            }
+            Visible::Ends(pools, op, index) => {
+                // The first pool that ends in the block.
+                let first = base / op.ratio;
+                let bit = |p: usize| bits(op.end(p), op.end(p) + 1, base);
+                match pools {
+                    None => (first..op.pools(*index)).map(bit).take_while(|b| *b != 0).fold(0, |m, b| m | b),
+                    Some(list) => {
+                        let from = list.partition_point(|p| *p >= 0 && (*p as usize) < first);
+                        let ends = list[from..].iter().take_while(|p| **p >= 0).map(|p| bit(*p as usize));
+                        ends.take_while(|b| *b != 0).fold(0, |m, b| m | b)
+                    }
+                }
             }
         }
     }
@@ -114,11 +129,11 @@ impl<'a> Space<'a> {
 
 struct Tile<'a, K> {
     state: &'a KvPages,
-    head: usize,
     pages: &'a [i32],
     /// Heads of the tile.
     heads: usize,
-    visible: Visible<'a>,
+    /// Key heads, and the keys of each that are seen.
+    visible: [Option<(usize, Visible<'a>)>; 2],
     softcap: f32,
     sinks: Option<&'a [f32]>,
     space: Space<'a>,
@@ -134,12 +149,14 @@ impl<K: Source> firth_simd::Kernel for Tile<'_, K> {
         let value = self.state.spec.value_dim;
         let mut first = true;
         self.space.o.fill(0.0);
-        for block in self.visible.blocks() {
-            let mask = self.visible.mask(block);
+        let visible = self.visible;
+        let blocks =
+            visible.iter().flatten().flat_map(|(head, v)| v.blocks().map(move |b| (*head, b, v.mask(b))));
+        for (head, block, mask) in blocks {
             if mask == 0 {
                 continue;
             }
-            self.widen(s, block, mask);
+            self.widen(s, head, block, mask);
             for h in (0..self.heads).step_by(4) {
                 match self.heads - h {
                     1 => self.scores::<S, 1>(s, h),
@@ -177,10 +194,10 @@ impl<K: Source> firth_simd::Kernel for Tile<'_, K> {
 impl<K: Source> Tile<'_, K> {
     /// Brings a block's keys, and the visible values, to f32.
     #[inline(always)]
-    fn widen<S: Simd>(&mut self, s: S, block: usize, mask: u64) {
+    fn widen<S: Simd>(&mut self, s: S, head: usize, block: usize, mask: u64) {
         let spec = &self.state.spec;
         let page = self.state.page(self.pages[block] as usize);
-        let keys = page.wrapping_add(self.head * self.state.head_bytes());
+        let keys = page.wrapping_add(head * self.state.head_bytes());
         let values = keys.wrapping_add(self.state.key_bytes());
         let (wide, out) = (&mut *self.space.keys, &mut *self.space.values);
         for d in 0..spec.key_dim {
@@ -319,6 +336,18 @@ fn factors<S: Simd>(s: S, m: f32, mb: f32) -> (f32, f32, f32) {
 enum Rule {
     Plain(Attend),
     Chosen(AttendChosen, Operand),
+    Pools(AttendPools, Option<Operand>),
+}
+
+impl Rule {
+    /// Factor of the products, and the scores' cap.
+    fn scale(&self) -> (f32, f32) {
+        match self {
+            Rule::Plain(op) => (op.scale, op.softcap),
+            Rule::Chosen(op, _) => (op.scale, 0.0),
+            Rule::Pools(op, _) => (op.scale, 0.0),
+        }
+    }
 }
 
 struct RowsStep {
@@ -333,10 +362,15 @@ struct RowsStep {
 }
 
 impl RowsStep {
+    /// Key heads that query heads are divided among.
+    fn kv_heads(&self) -> usize {
+        if matches!(self.rule, Rule::Pools(..)) { 1 } else { self.state.spec.n_heads }
+    }
+
     /// Query heads of a key head, and tiles of them.
     fn group(&self) -> (usize, usize) {
         let heads = self.q.layout.shape.constant(1).unwrap_or(0);
-        let group = heads / self.state.spec.n_heads;
+        let group = heads / self.kv_heads();
         (group, group.div_ceil(HEADS))
     }
 
@@ -346,20 +380,25 @@ impl RowsStep {
         let heads = HEADS.min(self.group().0 - first);
         let head = kv_head * self.group().0 + first;
         let Some((seq, index)) = locate(&cx.rows(&self.seqs), row) else { return };
-        let (scale, softcap) = match &self.rule {
-            Rule::Plain(op) => (op.scale, op.softcap),
-            Rule::Chosen(op, _) => (op.scale, 0.0),
+        let table = cx.rows(&self.seqs);
+        let table = table.i32(seq);
+        let len = (table[seq_table::FIRST_INDEX] + table[seq_table::N_ROWS]) as usize;
+        let (scale, softcap) = self.rule.scale();
+        let list = match &self.rule {
+            Rule::Chosen(_, chosen) | Rule::Pools(_, Some(chosen)) => Some(cx.rows(chosen)),
+            Rule::Plain(_) | Rule::Pools(_, None) => None,
         };
-        let chosen = match &self.rule {
-            Rule::Plain(_) => None,
-            Rule::Chosen(op, chosen) => Some((op, cx.rows(chosen))),
-        };
-        let visible = match (&self.rule, &chosen) {
-            (Rule::Chosen(..), Some((op, chosen))) => Visible::Pools(chosen.i32(row), op, index),
-            (Rule::Plain(op), _) => {
-                Visible::Run(op.window.map_or(0, |w| (index + 1).saturating_sub(w)), index)
+        let list = list.as_ref().map(|l| l.i32(row));
+        let visible = match &self.rule {
+            Rule::Plain(op) => {
+                let keys = op.sight.keys(index, len);
+                [Some((kv_head, Visible::Run(keys.start, keys.end - 1))), None]
             }
-            _ => unreachable!("chosen keys have an operand"),
+            Rule::Chosen(op, _) => [Some((kv_head, Visible::Pools(list.unwrap_or(&[]), op, index))), None],
+            Rule::Pools(op, _) => {
+                let near = Visible::Run((index + 1).saturating_sub(op.window), index);
+                [Some((0, near)), Some((1, Visible::Ends(list, op, index)))]
+            }
         };
         let space = Space::new(&mut worker.scratch, key, value);
         let by = query_factor(scale, softcap);
@@ -372,7 +411,6 @@ impl RowsStep {
         let o = space.o.as_ptr();
         let tile = Tile::<K> {
             state: &self.state,
-            head: kv_head,
             pages: pages.i32(seq),
             heads,
             visible,
@@ -395,7 +433,7 @@ impl RowsStep {
 
 impl Step for RowsStep {
     fn chunks(&self, cx: &Cx) -> usize {
-        cx.x.t * self.state.spec.n_heads * self.group().1
+        cx.x.t * self.kv_heads() * self.group().1
     }
 
     fn scratch(&self) -> usize {
@@ -404,8 +442,7 @@ impl Step for RowsStep {
 
     fn run(&self, cx: &Cx, chunk: usize, worker: &mut Worker) {
         let tiles = self.group().1;
-        let (row, kv_head) =
-            (chunk / tiles / self.state.spec.n_heads, chunk / tiles % self.state.spec.n_heads);
+        let (row, kv_head) = (chunk / tiles / self.kv_heads(), chunk / tiles % self.kv_heads());
         let first = chunk % tiles * HEADS;
         match self.state.spec.dtype {
             Dtype::F32 => self.tile::<F32>(cx, row, kv_head, first, worker),
@@ -422,6 +459,9 @@ pub(super) fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
     let (rule, tables) = match &op.op {
         Op::Attend(op) => (Rule::Plain(*op), 2),
         Op::AttendChosen(op) => (Rule::Chosen(*op, args.input(2)), 3),
+        Op::AttendPools(op) => {
+            (Rule::Pools(*op, op.chosen.then(|| args.input(2))), 2 + usize::from(op.chosen))
+        }
         other => unreachable!("`{}` is no attention", other.name()),
     };
     Box::new(RowsStep {
@@ -436,6 +476,8 @@ pub(super) fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
     })
 }
 
-/// Attention over chosen keys.
-pub const KERNELS: [Kernel; 1] =
-    [Kernel { op: "attend_chosen", supports: |_, inputs| dense_rows(inputs), compile }];
+/// Attention over chosen keys, and over pools.
+pub const KERNELS: [Kernel; 2] = [
+    Kernel { op: "attend_chosen", supports: |_, inputs| dense_rows(inputs), compile },
+    Kernel { op: "attend_pools", supports: |_, inputs| dense_rows(inputs), compile },
+];

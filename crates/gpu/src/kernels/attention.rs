@@ -1,6 +1,6 @@
 //! Keys and values to their pages, and attention over them.
 
-use firth_graph::op::Attend;
+use firth_graph::op::{Attend, Sight};
 use firth_graph::{LoadError, Op, SegOp, Type};
 use firth_quant::Dtype;
 
@@ -26,7 +26,15 @@ pub(super) const KERNELS: [Kernel; 3] = [
 /// The state's width is not known here; queries of more would not fit workgroup memory beside the rest.
 const MAX_KEY_DIM: usize = 2048;
 
+/// Past keys alone, all, in a window or chosen ones; without a bias by distance, and sinks only beside all of them.
 fn attends(op: &Op, inputs: &[Type]) -> bool {
+    let known = match op {
+        Op::Attend(a) => a.alibi == 0.0 && matches!(a.sight, Sight::Past | Sight::Window(_)),
+        _ => inputs.len() == 5,
+    };
+    if !known {
+        return false;
+    }
     let narrow = |t: &Type| t.layout().is_some_and(|l| l.shape.constant(0).is_some_and(|d| d <= MAX_KEY_DIM));
     words(op, inputs) && narrow(&inputs[1])
 }
@@ -285,7 +293,7 @@ fn visible(chosen: bool) -> [(&'static str, &'static str); 6] {
 fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
     let (a, chosen) = match &op.op {
         Op::Attend(a) => (*a, None),
-        Op::AttendChosen(c) => (Attend { scale: c.scale, softcap: 0.0, window: None }, Some(c)),
+        Op::AttendChosen(c) => (Attend::new(c.scale), Some(c)),
         other => unreachable!("{} does not attend", other.name()),
     };
     let state = cx.state(op.inputs[0]);
@@ -327,7 +335,8 @@ fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
     let factor = if a.softcap > 0.0 { a.scale } else { a.scale * std::f32::consts::LOG2_E };
     let group = (heads / spec.n_heads) as u32;
     let shape = cx.layout(operands[0]).shape;
-    let mut scalars = vec![factor.to_bits(), a.softcap.to_bits(), a.window.unwrap_or(0) as u32, group];
+    let window = if let Sight::Window(n) = a.sight { n } else { 0 };
+    let mut scalars = vec![factor.to_bits(), a.softcap.to_bits(), window as u32, group];
     scalars.extend(chosen.iter().flat_map(|c| [c.ratio as u32, u32::from(c.tail)]));
     cx.push(compile::Kernel {
         name: op.op.name(),

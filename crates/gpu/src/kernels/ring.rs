@@ -21,12 +21,17 @@ const TABLE: &str = include_str!("../wgsl/table_rows.wgsl");
 pub(super) const KERNELS: [Kernel; 4] = [
     Kernel { op: "conv", supports: words, compile },
     Kernel { op: "prev_row", supports: words, compile },
-    Kernel { op: "pool_keys", supports: words, compile },
+    Kernel { op: "pool_keys", supports: pools, compile },
     Kernel { op: "ngram_rows", supports: hashes, compile: ngram_rows },
 ];
 
 /// Rows of a head whose remainders the kernel can make.
 const MAX_ROWS: u64 = 1 << 31;
+
+/// Pools apart from one another.
+fn pools(op: &Op, inputs: &[Type]) -> bool {
+    matches!(op, Op::PoolKeys(p) if !p.overlap) && words(op, inputs)
+}
 
 fn hashes(op: &Op, inputs: &[Type]) -> bool {
     let rows = |t: &Type| t.layout().is_none_or(in_words);

@@ -10,17 +10,71 @@ use crate::state::{PAGE, seq_table};
 ///
 /// Shapes: `state` (the version that the step's rows were written to), `q: [key_dim, heads, T]` f32,
 /// `seqs: [4, S]`, `pages: [max_pages, S]` i32, optionally `sinks: [heads]` f32 (one more score per head, without
-/// a value); `y: [value_dim, heads, T]` f32. Query head `h` reads head `h / (heads / kv heads)`. A key at index
-/// `j` is visible to the row at index `i` when `j <= i` and, with a window, `i - j < window`. Every row of the
-/// step belongs to one sequence.
+/// a value); `y: [value_dim, heads, T]` f32. Query head `h` reads head `h / (heads / kv heads)`. Every row of the step
+/// belongs to one sequence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attend {
     /// Factor of the products.
     pub scale: f32,
     /// `c tanh(scale q.k / c)` in place of the product, where not 0.
     pub softcap: f32,
-    /// Keys further back are hidden.
-    pub window: Option<usize>,
+    /// The keys that a row sees.
+    pub sight: Sight,
+    /// ALiBi's largest bias: [`Attend::slope`] times the distance is taken from every score; 0 for none. Source: Press et
+    /// al. 2021, arXiv 2108.12409.
+    pub alibi: f32,
+}
+
+/// The keys that a row sees, by index in its sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// Those at or before it.
+    Past,
+    /// The row itself and those before it, so many together.
+    Window(usize),
+    /// Those at or before it, from the last multiple of a number.
+    Chunk(usize),
+    /// All of its sequence, whose rows must all be in one step.
+    Whole,
+    /// As `Whole`, those at most so far away.
+    Near(usize),
+}
+
+impl Sight {
+    /// Past keys, all or those in a window.
+    pub fn within(window: Option<usize>) -> Self {
+        window.map_or(Sight::Past, Sight::Window)
+    }
+
+    /// The keys that the row at `index` sees in a sequence of `len`, without a gap.
+    pub fn keys(self, index: usize, len: usize) -> std::ops::Range<usize> {
+        match self {
+            Sight::Past => 0..index + 1,
+            Sight::Window(n) => (index + 1).saturating_sub(n)..index + 1,
+            Sight::Chunk(n) => index / n * n..index + 1,
+            Sight::Whole => 0..len,
+            Sight::Near(n) => index.saturating_sub(n)..(index + n + 1).min(len),
+        }
+    }
+
+    /// Whether rows see what comes after them.
+    pub fn both_ways(self) -> bool {
+        matches!(self, Sight::Whole | Sight::Near(_))
+    }
+}
+
+impl Attend {
+    /// All past keys, without a cap or a bias.
+    pub fn new(scale: f32) -> Self {
+        Attend { scale, softcap: 0.0, sight: Sight::Past, alibi: 0.0 }
+    }
+
+    /// ALiBi's slope of head `h` of `heads`.
+    pub fn slope(&self, h: usize, heads: usize) -> f64 {
+        let n = 1 << heads.ilog2();
+        let part = if h < n { (h + 1) as f64 / n as f64 } else { (2 * (h - n) + 1) as f64 / (2 * n) as f64 };
+        crate::math::exp2(-f64::from(self.alibi) * part)
+    }
 }
 
 impl OpDef for Attend {
@@ -45,8 +99,11 @@ impl OpDef for Attend {
                 kv.n_heads
             )));
         }
-        if self.window == Some(0) {
+        if matches!(self.sight, Sight::Window(0) | Sight::Chunk(0)) {
             return Err(ShapeError::Param("a window of 0 hides every key".into()));
+        }
+        if self.alibi != 0.0 && kv.value_in_key {
+            return Err(ShapeError::Param("scores of keys that hold their values have no bias".into()));
         }
         super::kv_write::expect_tables(inputs, 2)?;
         if inputs.len() == 5 {
@@ -65,12 +122,14 @@ impl OpDef for Attend {
             let table = &seqs.i[s * seq_table::WIDTH..];
             for r in 0..table[seq_table::N_ROWS] as usize {
                 let index = table[seq_table::FIRST_INDEX] as usize + r;
-                let first = self.window.map_or(0, |w| (index + 1).saturating_sub(w));
+                let len = (table[seq_table::FIRST_INDEX] + table[seq_table::N_ROWS]) as usize;
                 for h in 0..q.dims[1] {
                     let at = (table[seq_table::FIRST_ROW] as usize + r) * q.dims[1] + h;
-                    let keys = (first..=index).map(|j| {
+                    let slope = if self.alibi == 0.0 { 0.0 } else { self.slope(h, q.dims[1]) };
+                    let keys = self.sight.keys(index, len).map(|j| {
                         let page = pages.i[s * pages.dims[0] + j / PAGE];
-                        state.read(page, j % PAGE, h / group)
+                        let (k, v) = state.read(page, j % PAGE, h / group);
+                        (k, v, -slope * index.abs_diff(j) as f64)
                     });
                     let sink = sinks.map(|x| f64::from(x.f[h]));
                     self.one(q.row(at), keys, sink, call.outputs[0].row_mut(at));
@@ -81,11 +140,11 @@ impl OpDef for Attend {
 }
 
 impl Attend {
-    /// One head of one row, in f64.
+    /// One head of one row, in f64, over keys, values and what is added to their scores.
     pub(super) fn one<'a>(
         &self,
         q: &[f32],
-        keys: impl Iterator<Item = (&'a [f32], &'a [f32])>,
+        keys: impl Iterator<Item = (&'a [f32], &'a [f32], f64)>,
         sink: Option<f64>,
         y: &mut [f32],
     ) {
@@ -96,13 +155,38 @@ impl Attend {
             let s = dot * f64::from(self.scale);
             if cap == 0.0 { s } else { cap * (s / cap).tanh() }
         };
-        let scores: Vec<f64> = keys.iter().map(|(k, _)| score(k)).collect();
+        let scores: Vec<f64> = keys.iter().map(|(k, _, bias)| score(k) + bias).collect();
         let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
         let p: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
         let sum: f64 = p.iter().sum::<f64>() + sink.map_or(0.0, |s| (s - max).exp());
         for (j, y) in y.iter_mut().enumerate() {
-            let value: f64 = keys.iter().zip(&p).map(|((_, v), p)| p * f64::from(v[j])).sum();
+            let value: f64 = keys.iter().zip(&p).map(|((_, v, _), p)| p * f64::from(v[j])).sum();
             *y = (value / sum) as f32;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_row_sees() {
+        assert_eq!(Sight::Past.keys(7, 9), 0..8);
+        assert_eq!(Sight::Window(3).keys(7, 9), 5..8);
+        assert_eq!(Sight::Window(30).keys(7, 9), 0..8);
+        assert_eq!((Sight::Chunk(4).keys(7, 9), Sight::Chunk(4).keys(8, 9)), (4..8, 8..9));
+        assert_eq!(Sight::Whole.keys(7, 9), 0..9);
+        assert_eq!((Sight::Near(2).keys(1, 9), Sight::Near(2).keys(7, 9)), (0..4, 5..9));
+    }
+
+    #[test]
+    fn slopes_of_heads() {
+        let op = Attend { alibi: 8.0, ..Attend::new(1.0) };
+        let slopes = |n: usize| (0..n).map(|h| op.slope(h, n)).collect::<Vec<f64>>();
+        assert_eq!(slopes(8)[..3], [0.5, 0.25, 0.125]);
+        assert_eq!(slopes(1), [2f64.powi(-8)]);
+        // Those of two heads, then the first of four.
+        assert_eq!(slopes(3), [2f64.powi(-4), 2f64.powi(-8), 2f64.powi(-2)]);
     }
 }

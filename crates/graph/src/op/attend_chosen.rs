@@ -1,6 +1,6 @@
 //! Attention over chosen keys.
 
-use super::{Attend, OpDef, exactly, expect_shape, i32s, state};
+use super::{Attend, OpDef, expect_shape, i32s, state};
 use crate::graph::{Graph, ShapeError, Type};
 use crate::reference::RefCall;
 use crate::shape::{Shape, Sym};
@@ -12,8 +12,8 @@ use crate::state::{PAGE, seq_table};
 /// before the row are visible too, the row itself among them.
 ///
 /// Shapes: `state`, `q: [key_dim, heads, T]` f32, `chosen: [n, T]` i32 (pool numbers ascending, then -1: what
-/// [`super::TopKSelect`] writes), `seqs: [4, S]`, `pages: [max_pages, S]` i32; `y: [value_dim, heads, T]` f32. A row that sees
-/// no key is zero.
+/// [`super::TopKSelect`] writes), `seqs: [4, S]`, `pages: [max_pages, S]` i32, optionally `sinks: [heads]` f32; `y: [value_dim,
+/// heads, T]` f32. A row that sees no key is zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttendChosen {
     /// Factor of the products.
@@ -37,7 +37,9 @@ impl OpDef for AttendChosen {
     const TOLERANCE: f64 = 1e-10;
 
     fn infer(&self, inputs: &[Type], g: &Graph) -> Result<Vec<Type>, ShapeError> {
-        let [kv, q, _, seqs, pages] = exactly(inputs)?;
+        if !(5..=6).contains(&inputs.len()) {
+            return Err(ShapeError::Arity { expected: "5 or 6", found: inputs.len() });
+        }
         state(inputs, 0)?;
         let chosen = i32s(inputs, 2)?;
         let n = chosen.shape.constant(0).unwrap_or(0);
@@ -45,11 +47,12 @@ impl OpDef for AttendChosen {
         if self.ratio == 0 {
             return Err(ShapeError::Param("pools of no token".into()));
         }
-        self.plain().infer(&[*kv, *q, *seqs, *pages], g)
+        let rest: Vec<Type> = inputs[..2].iter().chain(&inputs[3..]).copied().collect();
+        self.plain().infer(&rest, g)
     }
 
     fn reference(&self, call: &mut RefCall) {
-        let [_, q, chosen, seqs, pages] = &call.inputs[..] else { unreachable!("inferred") };
+        let [_, q, chosen, seqs, pages, sinks @ ..] = &call.inputs[..] else { unreachable!("inferred") };
         let state = call.state.as_deref().expect("a state op has a state");
         let group = q.dims[1] / state.kv().n_heads;
         for (s, table) in seqs.i.chunks_exact(seq_table::WIDTH).enumerate() {
@@ -63,11 +66,13 @@ impl OpDef for AttendChosen {
                 for h in 0..q.dims[1] {
                     let keys = visible.iter().map(|&j| {
                         let page = pages.i[s * pages.dims[0] + j / PAGE];
-                        state.read(page, j % PAGE, h / group)
+                        let (k, v) = state.read(page, j % PAGE, h / group);
+                        (k, v, 0.0)
                     });
+                    let sink = sinks.first().map(|x| f64::from(x.f[h]));
                     let y = call.outputs[0].row_mut(row * q.dims[1] + h);
                     if !visible.is_empty() {
-                        self.plain().one(q.row(row * q.dims[1] + h), keys, None, y);
+                        self.plain().one(q.row(row * q.dims[1] + h), keys, sink, y);
                     }
                 }
             }
@@ -78,6 +83,6 @@ impl OpDef for AttendChosen {
 impl AttendChosen {
     /// The same attention over all keys.
     fn plain(&self) -> Attend {
-        Attend { scale: self.scale, softcap: 0.0, window: None }
+        Attend::new(self.scale)
     }
 }

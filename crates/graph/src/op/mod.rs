@@ -74,6 +74,7 @@ ops! {
     add::Add,
     attend::Attend,
     attend_chosen::AttendChosen,
+    attend_pools::AttendPools,
     clamp::Clamp,
     concat::Concat,
     conv::Conv,
@@ -113,6 +114,7 @@ ops! {
 mod slots;
 
 pub use act::ActKind;
+pub use attend::Sight;
 pub use embed::READY_ROW;
 pub use gated_delta::DeltaDims;
 pub use rope::RopePairs;

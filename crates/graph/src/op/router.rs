@@ -26,7 +26,7 @@ pub enum Gating {
 /// alone; results `ids: [n_used, T]` i32 and `weights: [n_used, T]` f32. With groups (runs of `experts / n_groups`)
 /// only the `n_groups_used` groups with the largest sum of their two best scores take part. With `normalise` the
 /// chosen weights are divided by their sum (at least 2^-14), then all are multiplied by `scale`. Softmax subtracts
-/// the maximum; its sum runs over experts ascending, and without bias and groups it chooses by logit.
+/// the maximum; its sum runs over experts ascending. Without bias and groups softmax and sigmoid choose by logit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Router {
     /// How logits become weights.
@@ -112,12 +112,12 @@ impl OpDef for Router {
 }
 
 impl Router {
-    /// Whether the order of logits is the order of the scores: softmax keeps it, but rounds.
+    /// Whether the order of logits is the order of the scores: softmax and sigmoid keep it, but round.
     pub fn chooses_by_logit(&self, bias: bool) -> bool {
         match self.gating {
-            Gating::Softmax => !bias && self.n_groups == 1,
+            Gating::Softmax | Gating::Sigmoid => !bias && self.n_groups == 1,
             Gating::SoftmaxOfChosen => true,
-            Gating::Sigmoid | Gating::RootSoftplus => false,
+            Gating::RootSoftplus => false,
         }
     }
 

@@ -44,7 +44,7 @@ fn load(w: &Weights, magnitude: fn(f64) -> f64) -> Loaded {
 }
 
 /// Rope, and the factor of the scores that belongs to YaRN: the square of what it lets queries and keys grow by.
-fn scaled(w: &Weights, c: &Config, magnitude: fn(f64) -> f64) -> Result<(Rope, f32), ModelError> {
+pub(super) fn scaled(w: &Weights, c: &Config, magnitude: fn(f64) -> f64) -> Result<(Rope, f32), ModelError> {
     let mut rope = Rope::new(c, RopePairs::Adjacent);
     let multiplier = config::float(w, "rope.scaling.yarn_log_multiplier", 0.0)? / 0.1;
     if rope.config.scaling != "yarn" {

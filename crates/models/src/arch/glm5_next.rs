@@ -1,22 +1,22 @@
-//! GLM-5 (next): Kimi delta attention with latent attention over chosen pools on some layers, experts, four residual
-//! streams mixed by doubly stochastic weights.
+//! GLM-5 (next): Kimi delta attention, with latent attention over chosen pools on some layers; experts; residual streams
+//! mixed by doubly stochastic weights.
 //!
 //! Half:   R' = post f(norm(pre R)) + comb R, with pre, post and comb from a product of all streams' norm
 //! Mixer:  Kimi delta attention; or latent attention without positions over the best pools of `kpool` tokens, which
 //!         an indexer chooses or an earlier layer has chosen.
-//! Source: Xie et al. 2025, arXiv 2512.24880 (streams); GGUF keys `glm5-next.*`. The drafting head is left aside.
+//! Source: GGUF keys `glm5-next.*`. The drafting head is left aside.
 
 use firth_graph::{Gating, Graph, Node, op};
 
 use crate::StepNodes;
 use crate::blocks::{
-    Block, Decay, Decoder, Embedding, FfnPlan, Glu, Head, Kda, KdaShape, KvCache, Layer, Linear, Mla,
-    MlaShape, Norm, NormKind, NormSpec, Place, Seen, SlotState, by_keys, low_rank, streams,
+    Block, Decay, Decoder, Embedding, FfnPlan, Glu, Head, Hyper, IndexShape, Indexer, Kda, KdaShape, Layer,
+    Mla, MlaShape, Norm, NormKind, NormSpec, SparseMla, Turned, by_keys, low_rank, streams,
 };
 use crate::config::{self, Config};
 use crate::error::ModelError;
 use crate::registry::{Arch, Loaded};
-use crate::weights::{Tensor, Weights};
+use crate::weights::Weights;
 
 /// Registry entry.
 pub const ARCH: Arch = Arch { name: "glm5-next", load };
@@ -27,61 +27,40 @@ fn load(w: &Weights) -> Loaded {
     let embed = Embedding::new(w, &c);
     let head = Head::new(w, &c, &embed);
     Decoder::of_body(w, &c, embed, head, |states| Body {
-        streams: s.weights.streams,
+        streams: s.hyper.streams,
         layers: (0..c.n_layers).map(|i| s.layer(&Layer::new(w, &c, i, states))).collect(),
     })
     .boxed()
 }
 
 struct Sizes {
-    weights: op::HyperWeights,
+    hyper: op::HyperWeights,
     delta: KdaShape,
     decay: Decay,
     latent: MlaShape,
     ffn: FfnPlan,
     limits: [Vec<f32>; 2],
-    index: IndexSizes,
+    index: IndexShape,
+    /// Tokens of a pool, and whether those behind the last complete one are seen.
+    pools: (usize, bool),
     /// Layers that choose for themselves.
     chooses: Vec<bool>,
 }
 
-#[derive(Clone, Copy)]
-struct IndexSizes {
-    heads: usize,
-    dim: usize,
-    choice: op::TopKSelect,
-    tail: bool,
-    norm: NormSpec,
-}
-
 impl Sizes {
     fn read(w: &Weights, c: &Config) -> Result<Self, ModelError> {
-        let size = |name: &str, min| config::extent(w, name, min, 1 << 20);
-        let ratio = size("attention.indexer.kpool", 2)?;
-        let limits = |name: &str| config::per_layer_f32(w, name, c.n_blocks);
-        let experts = limits("swiglu_clamp_exp")?;
-        let shared = match w.has_key("swiglu_clamp_shexp") {
-            true => limits("swiglu_clamp_shexp")?,
-            false => experts.clone(),
-        };
+        let tail = w.metadata().bool(&w.key("attention.indexer.kpool_select_tail"))?.unwrap_or(true);
+        let latent = MlaShape::read(w, c.first_heads(), 0)?;
+        let eps = NormSpec::read(w, NormKind::Layer)?.eps;
         Ok(Sizes {
-            weights: op::HyperWeights {
-                streams: size("hyper_connection.count", 2)?,
-                iterations: size("hyper_connection.sinkhorn_iterations", 1)?,
-                eps: config::float(w, "hyper_connection.epsilon", 0.0)? as f32,
-            },
+            hyper: Hyper::read(w)?,
             delta: KdaShape::read(w, c.first_heads())?,
             decay: Decay::read(w)?,
-            latent: MlaShape::read(w, c.first_heads(), 0)?,
+            latent,
             ffn: FfnPlan::read(w, c, by_keys(w, c, Gating::Sigmoid)?)?,
-            limits: [experts, shared],
-            index: IndexSizes {
-                heads: size("attention.indexer.head_count", 1)?,
-                dim: size("attention.indexer.key_length", 1)?,
-                choice: op::TopKSelect { ratio, n: (size("attention.indexer.top_k", 1)? / ratio).max(1) },
-                tail: w.metadata().bool(&w.key("attention.indexer.kpool_select_tail"))?.unwrap_or(true),
-                norm: NormSpec::read(w, NormKind::Layer)?,
-            },
+            limits: config::clamps(w, c)?,
+            index: IndexShape::read(w, latent.query_latent, eps)?,
+            pools: (config::extent(w, "attention.indexer.kpool", 2, 1 << 20)?, tail),
             chooses: config::flags(w, "attention.indexer.types", c.n_blocks)?
                 .unwrap_or_else(|| vec![true; c.n_blocks]),
         })
@@ -96,15 +75,26 @@ impl Sizes {
                 Inner::Rows(Box::new(kda))
             }
             _ => {
-                let index = self.chooses[l.i].then(|| Indexer::new(l, self.index, self.latent.query_latent));
-                Inner::Latent(Box::new(Mla::new(l, self.latent)), index, self.index)
+                let index = self.chooses[l.i]
+                    .then(|| Indexer::new(l, self.index, Turned::No).pooled(l, self.pools.0));
+                let mla = Mla::new(l, self.latent);
+                Inner::Latent(Box::new(SparseMla { mla, index, pools: Some(self.pools) }))
             }
         };
         let [glu, dense_glu] = [0, 1].map(|i| Glu::silu(self.limits[i][l.i], Glu::Clipped));
-        let ffn = FfnPlan { glu, dense_glu, ..self.ffn }.block(l);
+        let ffn = Inner::Rows(FfnPlan { glu, dense_glu, ..self.ffn }.block(l));
+        let (m, f, width) = (&l.mixer, &l.ffn, l.c.width);
         [
-            Half::new(&l.mixer, l, "hc_attn", "attn_norm", self.weights, mixer),
-            Half::new(&l.ffn, l, "hc_ffn", "ffn_norm", self.weights, Inner::Rows(ffn)),
+            Half {
+                hyper: Hyper::new(m, l, "hc_attn", self.hyper),
+                norm: m.norm("attn_norm", width),
+                inner: mixer,
+            },
+            Half {
+                hyper: Hyper::new(f, l, "hc_ffn", self.hyper),
+                norm: f.norm("ffn_norm", width),
+                inner: ffn,
+            },
         ]
     }
 }
@@ -112,64 +102,14 @@ impl Sizes {
 /// What a half does with its rows.
 enum Inner {
     Rows(Box<dyn Block>),
-    Latent(Box<Mla>, Option<Indexer>, IndexSizes),
+    Latent(Box<SparseMla>),
 }
 
 /// One half of a layer.
 struct Half {
-    op: op::HyperWeights,
-    spec: NormSpec,
-    weights: Linear,
-    scale: Tensor,
-    base: Tensor,
+    hyper: Hyper,
     norm: Norm,
     inner: Inner,
-}
-
-impl Half {
-    fn new(p: &Place, l: &Layer, stem: &str, norm: &str, op: op::HyperWeights, inner: Inner) -> Self {
-        let (width, n) = (l.c.width, op.width());
-        Half {
-            op,
-            spec: l.c.norm,
-            weights: p.linear(&format!("{stem}_fn"), width * op.streams, n),
-            scale: p.table(&format!("{stem}_scale.weight"), &[3]),
-            base: p.table(&format!("{stem}_base.weight"), &[n]),
-            norm: p.norm(norm, width),
-            inner,
-        }
-    }
-
-    /// `[width, streams, T]` to the same; `chosen` are the pools of the last layer that chose.
-    fn apply(&self, g: &mut Graph, r: Node, chosen: &mut Option<Node>, step: &StepNodes) -> Node {
-        let n = self.op.streams;
-        let flat = g.merge_heads(r);
-        let flat = self.spec.forward(g, flat);
-        let m = self.weights.apply(g, flat);
-        let (scale, base) = (self.scale.node(g), self.base.node(g));
-        let w = g.push(self.op, &[m, scale, base]);
-        let (pre, post) = (g.slice(w, 0, n), g.slice(w, n, n));
-        let comb = g.slice(w, 2 * n, n * n);
-        let comb = g.split_heads(comb, n);
-        let h = g.push(op::MoeSum, &[r, pre]);
-        let h = self.norm.apply(g, h);
-        let h = match &self.inner {
-            Inner::Rows(block) => block.forward(g, h, step),
-            Inner::Latent(mla, index, sizes) => {
-                let latent = mla.query_latent(g, h);
-                if let Some(index) = index {
-                    *chosen = Some(index.choose(g, h, latent, step));
-                }
-                let seen = chosen.map_or(Seen::All { sinks: None }, |pools| Seen::Chosen {
-                    pools,
-                    ratio: sizes.choice.ratio,
-                    tail: sizes.tail,
-                });
-                mla.over(g, h, latent, step, seen)
-            }
-        };
-        g.push(op::StreamMix, &[r, comb, h, post])
-    }
 }
 
 struct Body {
@@ -185,58 +125,16 @@ impl Block for Body {
         for (i, halves) in self.layers.iter().enumerate() {
             g.scope(format!("blk.{i}"));
             for half in halves {
-                r = half.apply(g, r, &mut chosen, step);
+                r = half.hyper.around(g, r, |g, h| {
+                    let h = half.norm.apply(g, h);
+                    match &half.inner {
+                        Inner::Rows(block) => block.forward(g, h, step),
+                        Inner::Latent(mixer) => mixer.apply(g, h, &mut chosen, step),
+                    }
+                });
             }
         }
         let sum = streams::total(g, r);
         g.push(op::Scale { by: 1.0 / self.streams as f32 }, &[sum])
-    }
-}
-
-/// The choice of pools by keys that gates have weighed together.
-struct Indexer {
-    sizes: IndexSizes,
-    queries: Linear,
-    key: Linear,
-    norm: Norm,
-    weights: Linear,
-    gate: Linear,
-    place: Tensor,
-    ring: SlotState,
-    cache: KvCache,
-}
-
-impl Indexer {
-    fn new(l: &Layer, sizes: IndexSizes, latent: usize) -> Self {
-        let (m, s, width) = (&l.mixer, &sizes, l.c.width);
-        Indexer {
-            sizes,
-            queries: m.linear("indexer.attn_q_b", latent, s.heads * s.dim),
-            key: m.linear("indexer.attn_k", width, s.dim),
-            norm: Norm::new(l.w, &m.name("indexer.k_norm"), &[s.dim], s.norm, m.part),
-            weights: m.linear("indexer.proj", width, s.heads),
-            gate: m.linear("indexer_compressor_gate", width, s.dim),
-            place: m.table("indexer_compressor_ape.weight", &[s.dim, s.choice.ratio]),
-            ring: SlotState::new(l, "pool"),
-            cache: KvCache::index(l, s.dim),
-        }
-    }
-
-    /// `[n, T]` pool numbers, from normalised rows and the queries' latent.
-    fn choose(&self, g: &mut Graph, x: Node, latent: Node, step: &StepNodes) -> Node {
-        let s = &self.sizes;
-        let key = self.key.apply(g, x);
-        let key = self.norm.apply(g, key);
-        let gate = self.gate.apply(g, x);
-        let both = g.push(op::Concat, &[key, gate]);
-        let ring = self.ring.ring(g, 2 * s.dim, s.choice.ratio - 1, step);
-        let place = self.place.node(g);
-        let pool = op::PoolKeys { ratio: s.choice.ratio, gated: true };
-        let [key, _, _] = g.push_three(pool, &[ring, both, place, step.seqs, step.slots()]);
-        let key = g.split_heads(key, s.dim);
-        let q = self.queries.apply(g, latent);
-        let q = g.split_heads(q, s.dim);
-        let weights = self.weights.apply(g, x);
-        self.cache.choose(g, step, s.choice, key, q, Some(weights))
     }
 }

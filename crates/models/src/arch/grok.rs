@@ -21,9 +21,8 @@ fn load(w: &Weights) -> Loaded {
     let rope = Rope::new(&c, RopePairs::Half);
     let factor = |name: &str, default: f32| config::float(w, name, default).map(|f| f as f32);
     let scores = op::Attend {
-        scale: factor("attention.output_scale", 0.088_388_346)?,
         softcap: factor("attn_logit_softcapping", 30.0)?,
-        window: None,
+        ..op::Attend::new(factor("attention.output_scale", 0.088_388_346)?)
     };
     let hidden = config::width_or(w, "expert_feed_forward_length", c.hidden[0])?;
     let mut model = Decoder::new(w, &c, |l| {

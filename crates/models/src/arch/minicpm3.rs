@@ -72,7 +72,7 @@ impl Latent {
             up: m.linear("attn_kv_b", latent, rows),
             rope: rope.clone(),
             cache: KvCache::new(l, &shape, None),
-            scores: op::Attend { scale: 1.0 / (shape.key_dim as f32).sqrt(), softcap: 0.0, window: None },
+            scores: op::Attend::new(1.0 / (shape.key_dim as f32).sqrt()),
             out: m.linear("attn_output", heads * shape.value_dim, width),
         }
     }

@@ -214,7 +214,7 @@ impl Block for PoolAttention {
         let (s, ratio) = (&self.sizes, self.ratio);
         let key = self.keys.apply(g, x);
         let ring = self.ring.ring(g, s.dim, ratio - 1, step);
-        let pool = op::PoolKeys { ratio, gated: false };
+        let pool = op::PoolKeys { ratio, gated: false, overlap: false };
         let [key, first, _] = g.push_three(pool, &[ring, key, step.seqs, step.slots()]);
         let key = self.norms[1].apply(g, key);
         let key = g.split_heads(key, s.dim);
@@ -225,6 +225,6 @@ impl Block for PoolAttention {
         let q = self.rope.turn(g, q, step);
         let choice = op::TopKSelect { ratio, n: (s.top_k / ratio).max(1) };
         let pools = self.cache.choose(g, step, choice, key, q, None);
-        self.attention.over(g, x, step, Seen::Chosen { pools, ratio, tail: true })
+        self.attention.over(g, x, step, Seen::Chosen { pools, ratio, tail: true, sinks: None })
     }
 }

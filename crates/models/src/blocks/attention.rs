@@ -140,7 +140,7 @@ pub struct Attention {
     pub temperature: Option<Temperature>,
     /// The pages.
     pub cache: KvCache,
-    /// Scale, soft cap and window of the scores.
+    /// Scale, soft cap and bias of the scores, and which keys are seen.
     pub scores: op::Attend,
     /// One more score per head, without a value.
     pub sinks: Option<Tensor>,
@@ -168,7 +168,10 @@ impl Attention {
             rope: None,
             temperature: None,
             cache: KvCache::new(l, &shape, window),
-            scores: op::Attend { scale: 1.0 / (shape.key_dim as f32).sqrt(), softcap: 0.0, window },
+            scores: op::Attend {
+                sight: op::Sight::within(window),
+                ..op::Attend::new(1.0 / (shape.key_dim as f32).sqrt())
+            },
             sinks: None,
             gate: Gated::No,
             out: l.mixer.linear("attn_output", shape.heads * shape.value_dim, shape.width),

@@ -63,6 +63,11 @@ impl KvCache {
         }
     }
 
+    /// Two rows a token, its own and that of the pool that ends with it.
+    pub fn pairs(self) -> Self {
+        KvCache { n_heads: 2, ..self }
+    }
+
     /// One key of `key_dim` a token and no value, in f32: what an indexer compares.
     pub fn index(l: &Layer, key_dim: usize) -> Self {
         KvCache { name: "index", dtype: Some(Dtype::F32), ..KvCache::latent(l, key_dim, 0, None) }
@@ -109,11 +114,32 @@ impl KvCache {
                 inputs.extend(sinks);
                 g.push(scores, &inputs)
             }
-            Seen::Chosen { pools, ratio, tail } => {
+            Seen::Chosen { pools, ratio, tail, sinks } => {
                 let op = op::AttendChosen { scale: scores.scale, ratio, tail };
-                g.push(op, &[after, q, pools, tables[0], tables[1]])
+                let mut inputs = vec![after, q, pools, tables[0], tables[1]];
+                inputs.extend(sinks);
+                g.push(op, &inputs)
             }
         }
+    }
+
+    /// Writes the step's `rows: [key_dim, 2, T]`, then attends with `q: [key_dim, heads, T]` to `[value_dim, heads, T]`: to the
+    /// last tokens and to pools, all or those chosen `[n, T]`.
+    pub fn attend_pools(
+        &self,
+        g: &mut Graph,
+        step: &StepNodes,
+        op: op::AttendPools,
+        q: Node,
+        rows: Node,
+        (chosen, sinks): (Option<Node>, Option<Node>),
+    ) -> Node {
+        let after = self.write(g, step, (rows, None));
+        let mut inputs = vec![after, q];
+        inputs.extend(chosen);
+        inputs.extend([step.seqs, step.pages_of(self.group)]);
+        inputs.extend(sinks);
+        g.push(op, &inputs)
     }
 
     /// Writes the step's index keys `[key_dim, 1, T]` and chooses `choice.n` pools by queries `[key_dim, heads, T]` and, where
@@ -128,6 +154,9 @@ impl KvCache {
         weights: Option<Node>,
     ) -> Node {
         let after = self.write(g, step, (keys, None));
+        // There are no more pools than the context holds.
+        let n = choice.n.min(step.options.ctx / choice.ratio).max(1);
+        let choice = op::TopKSelect { n, ..choice };
         let mut inputs = vec![after, queries];
         inputs.extend(weights);
         inputs.extend([step.seqs, step.pages_of(self.group)]);
@@ -151,5 +180,7 @@ pub enum Seen {
         ratio: usize,
         /// Whether the tokens behind the last complete pool are seen too.
         tail: bool,
+        /// One more score per head.
+        sinks: Option<Node>,
     },
 }

@@ -59,6 +59,7 @@ impl Decoder {
             context: c.context,
             groups: states.groups(),
             slots: states.slots(),
+            both_ways: false,
             draft: None,
         };
         Decoder { info, embed, body, head, draft: None }
@@ -76,6 +77,12 @@ impl Decoder {
         let head = head(&Layer::new(w, c, c.n_layers, &states), &self);
         self.info.draft = Some(DraftInfo { width, group: states.last() });
         self.draft = Some(Box::new(head));
+        self
+    }
+
+    /// Of layers that see their whole sequence.
+    pub fn both_ways(mut self) -> Decoder {
+        self.info.both_ways = true;
         self
     }
 

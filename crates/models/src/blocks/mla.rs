@@ -130,7 +130,10 @@ impl Mla {
             rope: None,
             temperature: None,
             cache: KvCache::latent(l, s.latent + s.turned, s.latent, window),
-            scores: op::Attend { scale: 1.0 / (s.key_dim as f32).sqrt(), softcap: 0.0, window },
+            scores: op::Attend {
+                sight: op::Sight::within(window),
+                ..op::Attend::new(1.0 / (s.key_dim as f32).sqrt())
+            },
             sinks: None,
             gate: None,
             out: m.linear("attn_output", s.heads * s.value_dim, width),

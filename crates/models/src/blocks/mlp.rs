@@ -34,6 +34,18 @@ impl Mlp {
     }
 }
 
+impl Mlp {
+    /// Without the biases that the file may have.
+    pub fn unbiased(self) -> Self {
+        let first = match self.first {
+            First::Plain(up) => First::Plain(up.unbiased()),
+            First::Gated(pair) => First::Gated(Box::new(pair.map(Linear::unbiased))),
+            First::Merged(both, n) => First::Merged(both.unbiased(), n),
+        };
+        Mlp { first, down: self.down.unbiased(), glu: self.glu }
+    }
+}
+
 impl Block for Mlp {
     fn forward(&self, g: &mut Graph, x: Node, _: &StepNodes) -> Node {
         let h = self.first.apply(g, self.glu, |g, w| w.apply(g, x));

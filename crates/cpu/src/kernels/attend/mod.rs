@@ -79,6 +79,8 @@ struct AttendStep {
     level: Level,
     threads: usize,
     op: Attend,
+    /// What a score loses per key of distance, in units of log2 e, of each query head.
+    slopes: Vec<f32>,
     state: Arc<KvPages>,
     partials: Arc<Partials>,
     q: Operand,
@@ -120,9 +122,10 @@ impl AttendStep {
     /// Blocks that the rows of a sequence see.
     fn blocks(&self, seqs: &Rows, s: usize) -> std::ops::Range<usize> {
         let table = seqs.i32(s);
-        let (index, n) = (table[seq_table::FIRST_INDEX] as usize, table[seq_table::N_ROWS] as usize);
-        let first = self.op.window.map_or(0, |w| (index + 1).saturating_sub(w));
-        first / PAGE..(index + n).div_ceil(PAGE)
+        let index = table[seq_table::FIRST_INDEX] as usize;
+        let index_end = index + table[seq_table::N_ROWS] as usize;
+        let keys = |index| self.op.sight.keys(index, index_end);
+        keys(index).start / PAGE..keys(index_end.saturating_sub(1)).end.div_ceil(PAGE)
     }
 
     /// Parts that the tiles of a sequence are divided into.
@@ -165,6 +168,7 @@ impl AttendStep {
     fn tile<K: Source>(&self, cx: &Cx, w: &Work, worker: &mut Worker) {
         let (q, seqs, pages) = (cx.rows(&self.q), cx.rows(&self.seqs), cx.rows(&self.pages));
         let table = seqs.i32(w.seq);
+        let len = (table[seq_table::FIRST_INDEX] + table[seq_table::N_ROWS]) as usize;
         let n = (table[seq_table::N_ROWS] as usize * w.group - w.first).min(TILE);
         let (kd, vd) = (self.state.spec.key_dim, self.state.spec.value_dim);
         let space = Space::new(&mut worker.scratch, kd, vd);
@@ -177,8 +181,8 @@ impl AttendStep {
             for (d, from) in q.f32_at([head, row, 0]).iter().enumerate() {
                 space.q[d * TILE + i] = from * by;
             }
-            rows[i] =
-                Query { first: self.op.window.map_or(0, |w| (index + 1).saturating_sub(w)), last: index };
+            let keys = self.op.sight.keys(index, len);
+            rows[i] = Query { first: keys.start, last: keys.end - 1, index, slope: self.slopes[head] };
             sinks[i] = sink_row.as_ref().map_or(0.0, |s| s.f32(0)[head]);
         }
         let tile = Tile::<K> {
@@ -235,6 +239,7 @@ impl<K: Source> firth_simd::Kernel for Tile<'_, K> {
             key_dim: spec.key_dim,
             value_dim: spec.value_dim,
             softcap: self.step.op.softcap,
+            biased: self.step.op.alibi != 0.0,
             source: PhantomData,
         };
         let first = self.rows.iter().map(|r| r.first).min().unwrap_or(0) / PAGE;
@@ -340,6 +345,11 @@ impl Step for AttendStep {
     }
 }
 
+fn slopes(op: &Attend, heads: usize) -> Vec<f32> {
+    let slope = |h| (op.slope(h, heads) * std::f64::consts::LOG2_E) as f32;
+    (0..heads).map(|h| if op.alibi == 0.0 { 0.0 } else { slope(h) }).collect()
+}
+
 fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
     let state = cx.pages(op.inputs[0]);
     if state.spec.value_in_key {
@@ -351,6 +361,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
         level: args.level,
         threads: cx.threads(),
         op: *attend,
+        slopes: slopes(attend, args.input(1).layout.shape.constant(1).unwrap_or(0)),
         partials: cx.partials.clone(),
         state,
         q: args.input(1),

@@ -33,12 +33,16 @@ pub fn soft_cap<S: Simd>(s: S, v: S::F, softcap: f32) -> S::F {
 }
 
 /// One row of a tile: the keys it sees are `first ..= last` by index in the sequence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Query {
     /// First key.
     pub first: usize,
     /// Last key.
     pub last: usize,
+    /// Its own index.
+    pub index: usize,
+    /// What its scores lose per key of distance, in units of log2 e.
+    pub slope: f32,
 }
 
 impl Query {
@@ -109,6 +113,8 @@ pub struct Shape<K> {
     pub value_dim: usize,
     /// `c tanh(x / c)` over the scores, where not 0.
     pub softcap: f32,
+    /// Whether distance counts.
+    pub biased: bool,
     /// Type of the pages.
     pub source: PhantomData<K>,
 }
@@ -173,6 +179,9 @@ impl<K: Source> Shape<K> {
         // SAFETY: handed on to the caller.
         unsafe {
             self.scores(s, rows.len(), page, next, space);
+            if self.biased {
+                rows.iter().zip(space.p.chunks_exact_mut(PAGE)).for_each(|(row, p)| bias(s, row, block, p));
+            }
             let mut sums = Sums::NONE;
             // Keys that all rows see are weighed together.
             let (mut from, mut to) = (0, PAGE);
@@ -408,6 +417,19 @@ impl<K: Source> Shape<K> {
                 s.store_partial(o, s.mul(v, by));
             }
         }
+    }
+}
+
+/// Takes from the scores of one row with the keys of a block what their distance costs.
+#[inline(always)]
+fn bias<S: Simd>(s: S, row: &Query, block: usize, p: &mut [f32]) {
+    let mut far = [0.0f32; PAGE];
+    for (at, far) in far.iter_mut().enumerate() {
+        *far = row.index.abs_diff(block * PAGE + at) as f32;
+    }
+    for (p, far) in p.chunks_exact_mut(LANES).zip(far.chunks_exact(LANES)) {
+        let v = s.fma(s.splat(-row.slope), s.load_first(far), s.load_first(p));
+        s.store_first(p, v);
     }
 }
 

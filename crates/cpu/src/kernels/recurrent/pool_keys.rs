@@ -16,14 +16,21 @@ use crate::step::{Args, Kernel, Step, Worker, dense_rows};
 /// Numbers of a key to a chunk.
 const COLUMNS: usize = 64;
 
-/// The pool that ends at row `r`.
+/// Rows of a pool that ends at row `r`, the oldest first.
 struct Pool<'a> {
     ratio: usize,
     r: usize,
-    keys: &'a Past<'a>,
-    /// Gates, and what their place in the pool adds: `[columns]` per place.
-    gates: Option<(&'a Past<'a>, &'a dyn Fn(usize) -> &'a [f32])>,
+    /// Rows before the pool itself, which are read from the first of the halves.
+    before: usize,
+    /// One half, or two where pools overlap.
+    halves: &'a [Half<'a>],
     y: &'a mut [f32],
+}
+
+/// The columns of keys, their gates, and what their place in the pool adds: `[columns]` per place.
+struct Half<'a> {
+    keys: Past<'a>,
+    gates: Option<(Past<'a>, &'a dyn Fn(usize) -> &'a [f32])>,
 }
 
 impl firth_simd::Kernel for Pool<'_> {
@@ -31,38 +38,39 @@ impl firth_simd::Kernel for Pool<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Pool { ratio, r, keys, gates, y } = self;
+        let Pool { ratio, r, before, halves, y } = self;
+        let (n, own) = (before + ratio, halves.len() - 1);
+        let half = |j: usize| &halves[if j < before { 0 } else { own }];
         let row = |past: &Past, j: usize, lanes: &std::ops::Range<usize>| {
-            let x = past.get(r, ratio - 1 - j).expect("a row of the pool");
+            let x = past.get(r, n - 1 - j).expect("a row of the pool");
             s.load_partial(&x[lanes.clone()], 0.0)
         };
         for (i, y) in y.chunks_mut(LANES).enumerate() {
             let lanes = i * LANES..i * LANES + y.len();
-            let key = |j: usize| row(keys, j, &lanes);
-            let pooled = match gates {
-                None => {
-                    let mut sum = key(0);
-                    for j in 1..ratio {
-                        sum = s.add(sum, key(j));
-                    }
-                    s.div(sum, s.splat(ratio as f32))
+            let key = |j: usize| row(&half(j).keys, j, &lanes);
+            let pooled = if halves[0].gates.is_none() {
+                let mut sum = key(0);
+                for j in 1..n {
+                    sum = s.add(sum, key(j));
                 }
-                Some((gates, place)) => {
-                    let gate = |j: usize| {
-                        s.add(row(gates, j, &lanes), s.load_partial(&place(j)[lanes.clone()], 0.0))
-                    };
-                    let mut max = gate(0);
-                    for j in 1..ratio {
-                        max = s.max(max, gate(j));
-                    }
-                    let (mut sum, mut acc) = (s.zero(), s.zero());
-                    for j in 0..ratio {
-                        let e = math::exp(s, s.sub(gate(j), max));
-                        sum = s.add(sum, e);
-                        acc = s.fma(e, key(j), acc);
-                    }
-                    s.div(acc, sum)
+                s.div(sum, s.splat(n as f32))
+            } else {
+                let gate = |j: usize| {
+                    let (gates, place) = half(j).gates.as_ref().expect("all halves have gates");
+                    let place = s.load_partial(&place(j % ratio)[lanes.clone()], 0.0);
+                    s.add(row(gates, j, &lanes), place)
+                };
+                let mut max = gate(0);
+                for j in 1..n {
+                    max = s.max(max, gate(j));
                 }
+                let (mut sum, mut acc) = (s.zero(), s.zero());
+                for j in 0..n {
+                    let e = math::exp(s, s.sub(gate(j), max));
+                    sum = s.add(sum, e);
+                    acc = s.fma(e, key(j), acc);
+                }
+                s.div(acc, sum)
             };
             s.store_partial(y, pooled);
         }
@@ -85,7 +93,7 @@ struct PoolStep {
 impl PoolStep {
     /// Numbers of a key.
     fn key(&self) -> usize {
-        self.spec.width / if self.op.gated { 2 } else { 1 }
+        self.spec.width / self.op.parts()
     }
 }
 
@@ -105,12 +113,9 @@ impl Step for PoolStep {
         for r in 0..span.n_rows {
             self.row(cx, &x, &span, r, first, n);
         }
-        // SAFETY: these columns of a sequence are one chunk's, keys and gates, and all rows have been read.
-        unsafe {
-            write_rows(&self.state, &self.spec, &span, first, n, &x);
-            if self.op.gated {
-                write_rows(&self.state, &self.spec, &span, self.key() + first, n, &x);
-            }
+        for part in 0..self.op.parts() {
+            // SAFETY: these columns of a sequence are one chunk's, keys and gates, and all rows have been read.
+            unsafe { write_rows(&self.state, &self.spec, &span, part * self.key() + first, n, &x) };
         }
     }
 }
@@ -133,14 +138,24 @@ impl PoolStep {
         }
         // SAFETY: columns of this chunk, written only after all rows.
         let past = |first| unsafe { Past::new(x, span, &self.state, &self.spec, first, n) };
-        let (keys, gates) = (past(first), self.op.gated.then(|| past(self.key() + first)));
+        let (key, parts) = (self.key(), self.op.parts());
         let place = self.place.as_ref().map(|p| cx.rows(p));
-        let place = |j: usize| &place.as_ref().expect("gated").f32(j)[first..first + n];
+        let place = |half: usize| {
+            let (place, from) = (&place, half * key + first);
+            move |j: usize| &place.as_ref().expect("gated").f32(j)[from..from + n]
+        };
+        let places = [place(0), place(1)];
+        let half = |i: usize| Half {
+            keys: past(i * key + first),
+            gates: self.op.gated.then(|| (past(parts / 2 * key + i * key + first), &places[i] as _)),
+        };
+        let halves = [half(0), half(usize::from(self.op.overlap))];
         let pool = Pool {
             ratio: self.op.ratio,
             r,
-            keys: &keys,
-            gates: gates.as_ref().map(|g| (g, &place as &dyn Fn(usize) -> _)),
+            // The first pool has none before it.
+            before: if self.op.overlap { (index + 1 - self.op.ratio).min(self.op.ratio) } else { 0 },
+            halves: &halves[..1 + usize::from(self.op.overlap)],
             y,
         };
         dispatch(self.level, pool);

@@ -1,0 +1,146 @@
+//! Hunyuan 4: latent attention with sinks and an output gate, over keys that an indexer chooses on some layers; experts;
+//! several residual streams with weights of their own.
+//!
+//! Half:   h = f(norm(sum_i pre_i X_i));  X_i += post_i h, with pre and post sigmoids of a product of all streams' norm
+//! Rope:   adjacent pairs of the part that has positions, and of the indexer's last numbers.
+//! Source: GGUF keys `hy_v4.*`.
+
+use firth_graph::{Gating, Graph, Node, Part, RopePairs, op};
+
+use crate::StepNodes;
+use crate::blocks::{
+    Block, Decoder, Embedding, FfnPlan, Gate, Glu, Head, IndexShape, Indexer, Layer, Mla, MlaShape, Norm,
+    NormKind, Place, Rope, SparseMla, StreamGates, Turned, by_keys, streams,
+};
+use crate::config::{self, Config};
+use crate::error::ModelError;
+use crate::registry::{Arch, Loaded};
+use crate::weights::Weights;
+
+/// Registry entry.
+pub const ARCH: Arch = Arch { name: "hy_v4", load };
+
+fn load(w: &Weights) -> Loaded {
+    let c = Config::read(w, NormKind::Rms)?;
+    let s = Sizes::read(w, &c)?;
+    let embed = Embedding::new(w, &c);
+    let head = Head::new(w, &c, &embed);
+    let root = Place::root(w, &c, Part::Head);
+    Decoder::of_body(w, &c, embed, head, |states| Body {
+        streams: s.streams,
+        by: s.magnitude,
+        layers: (0..c.n_layers).map(|i| s.layer(&Layer::new(w, &c, i, states))).collect(),
+        last: StreamGates::new(&root, &c, "output_hc", s.streams, 1, s.eps),
+    })
+    .boxed()
+}
+
+struct Sizes {
+    streams: usize,
+    eps: f32,
+    magnitude: f32,
+    shape: MlaShape,
+    rope: Rope,
+    ffn: FfnPlan,
+    limits: Vec<f32>,
+    index: Option<IndexShape>,
+    chooses: Vec<bool>,
+}
+
+impl Sizes {
+    fn read(w: &Weights, c: &Config) -> Result<Self, ModelError> {
+        let factor = |name: &str| config::float(w, &format!("hyper_connection.{name}"), 0.0);
+        let shape = MlaShape::read(w, c.first_heads(), c.rope.n_rot)?;
+        let sparse = config::optional(w, "attention.indexer.top_k", 0, 1 << 24)? > 0;
+        let types = config::flags(w, "attention.indexer.types", c.n_blocks)?;
+        let chooses = types.filter(|_| sparse).unwrap_or_else(|| vec![false; c.n_blocks]);
+        if sparse && !chooses[0] {
+            return Err(ModelError::value(w.key("attention.indexer.types"), 0, "1 for the first layer"));
+        }
+        Ok(Sizes {
+            streams: config::extent(w, "hyper_connection.count", 2, 1 << 10)?,
+            eps: factor("epsilon")? as f32,
+            magnitude: factor("magnitude")? as f32,
+            shape,
+            rope: Rope::new(c, RopePairs::Adjacent),
+            ffn: FfnPlan::read(w, c, by_keys(w, c, Gating::Sigmoid)?)?,
+            limits: config::per_layer_f32(w, "swiglu_clamp_exp", c.n_blocks)?,
+            index: sparse.then(|| IndexShape::read(w, shape.query_latent, c.norm.eps)).transpose()?,
+            chooses,
+        })
+    }
+
+    fn layer(&self, l: &Layer) -> [Half; 2] {
+        let (m, s, width) = (&l.mixer, &self.shape, l.c.width);
+        let mut mla = Mla::new(l, *s).rope(&self.rope);
+        mla.sinks = Some(m.table("attn_sinks.weight", &[s.heads]));
+        mla.gate = Some(Gate::sigmoid(m.linear("attn_gate", width, s.heads * s.value_dim)));
+        let mixer = match self.index {
+            Some(shape) => {
+                let turned = Turned::Last(self.rope.clone());
+                SparseMla::new(mla, self.chooses[l.i].then(|| Indexer::new(l, shape, turned)))
+            }
+            None => SparseMla::dense(mla),
+        };
+        let ffn = FfnPlan { glu: Glu::silu(self.limits[l.i], Glu::Clipped), ..self.ffn }.block(l);
+        let gates = |p: &Place, stem: &str| StreamGates::new(p, l.c, stem, self.streams, 2, self.eps);
+        [
+            Half {
+                gates: gates(m, "hc_attn"),
+                norm: m.norm("attn_norm", width),
+                inner: Inner::Mixer(Box::new(mixer)),
+            },
+            Half {
+                gates: gates(&l.ffn, "hc_ffn"),
+                norm: l.ffn.norm("ffn_norm", width),
+                inner: Inner::Ffn(ffn),
+            },
+        ]
+    }
+}
+
+enum Inner {
+    Mixer(Box<SparseMla>),
+    Ffn(Box<dyn Block>),
+}
+
+struct Half {
+    gates: StreamGates,
+    norm: Norm,
+    inner: Inner,
+}
+
+struct Body {
+    streams: usize,
+    /// Factor of what streams take from a half.
+    by: f32,
+    layers: Vec<[Half; 2]>,
+    last: StreamGates,
+}
+
+impl Block for Body {
+    fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
+        let spread = streams::spread(g, x, self.streams);
+        let mut r = g.push(op::Copy, &[spread]);
+        let mut chosen = None;
+        for (i, halves) in self.layers.iter().enumerate() {
+            g.scope(format!("blk.{i}"));
+            for half in halves {
+                let m = half.gates.product(g, r);
+                let pre = half.gates.of_kind(g, m, 0, 1.0);
+                let h = g.push(op::MoeSum, &[r, pre]);
+                let h = half.norm.apply(g, h);
+                let h = match &half.inner {
+                    Inner::Mixer(mixer) => mixer.apply(g, h, &mut chosen, step),
+                    Inner::Ffn(ffn) => ffn.forward(g, h, step),
+                };
+                let post = half.gates.of_kind(g, m, 1, self.by);
+                let post = g.split_heads(post, 1);
+                let h = streams::spread(g, h, self.streams);
+                let h = g.push(op::Mul, &[h, post]);
+                r = g.push(op::Add, &[h, r]);
+            }
+        }
+        self.last.sum(g, r)
+    }
+}
