@@ -42,7 +42,17 @@ fn error(f: &fixture::Fixture, device: &Arc<dyn Device>) -> Result<f64, String> 
 
 /// Architectures whose attention the GPU has no kernel for: the load on a GPU alone ends with what is missing.
 const LACKING: &[&str] = &[
-    "bloom", "deepseek4", "dream", "hy_v4", "jais", "llada", "llada-moe", "llama4", "mpt", "refact", "rnd1",
+    "bloom",
+    "deepseek4",
+    "dream",
+    "hy_v4",
+    "jais",
+    "llada",
+    "llada-moe",
+    "llama4",
+    "mpt",
+    "refact",
+    "rnd1",
 ];
 
 /// Every fixture whose architecture is in the registry; `FIRTH_FIXTURE=text` runs only those whose name contains it.

@@ -22,7 +22,8 @@ fn group(name: &str) {
     let Some(device) = gpu::device() else { return };
     let only = std::env::var("FIRTH_CASE").ok();
     let mut all = cases::group(name);
-    let types = |c: &Case, o: &OpNode| o.inputs.iter().map(|n| c.graph.values[n.idx()].ty).collect::<Vec<_>>();
+    let types =
+        |c: &Case, o: &OpNode| o.inputs.iter().map(|n| c.graph.values[n.idx()].ty).collect::<Vec<_>>();
     all.retain(|c| {
         let lacked: Vec<&OpNode> = c.graph.ops.iter().filter(|o| lacks(o)).collect();
         let refused = lacked.iter().all(|o| !device.supports(&o.op, &types(c, o)));
