@@ -12,22 +12,27 @@
 
 #![forbid(unsafe_code)]
 
+mod dry;
 mod history;
+mod math;
 mod order;
 mod params;
 mod philox;
 mod row;
 mod sample;
+mod stage;
 mod traits;
 mod weights;
 
 #[cfg(test)]
 mod tests;
 
+pub use dry::{Breakers, Dry};
 pub use history::History;
-pub use params::{ParamError, Params};
+pub use params::{Mirostat, MirostatVersion, ParamError, Params};
 pub use philox::{philox4x32_10, purpose, random_u64};
 pub use row::{Lists, RowParams};
-pub use sample::{SampleError, Scratch, sample};
+pub use sample::{Before, Chain, SampleError, Scratch, sample};
+pub use stage::{DEFAULT_ORDER, Stage, StageError};
 pub use traits::{Constraint, ConstraintError, Verdict, Watch};
 pub use weights::{MAX_WEIGHT, N_COARSE, N_FINE, WEIGHT_COARSE, WEIGHT_FINE, weight};

@@ -1,5 +1,8 @@
 //! The sampling parameters of a request.
 
+use crate::dry::Dry;
+use crate::stage::{DEFAULT_ORDER, Stage};
+
 /// What a request asks of the sampler. The defaults are those of the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Params {
@@ -24,6 +27,53 @@ pub struct Params {
     /// Added to logits; -inf forbids an id. Values for the same id add up in their order. Ids beyond the
     /// vocabulary have no effect.
     pub bias: Vec<(u32, f32)>,
+    /// Penalty on going on with a repetition.
+    pub dry: Dry,
+    /// Share of the weight kept, by how near to the average surprise; 1 or above = off.
+    pub typical_p: f32,
+    /// Standard deviations below the best that are kept; 0 or below = off.
+    pub top_n_sigma: f32,
+    /// How often the likely ones but the last of them are dropped; 0 or below = off.
+    pub xtc_probability: f32,
+    /// From which probability on a token is likely; above 0.5 = off.
+    pub xtc_threshold: f32,
+    /// How far the temperature goes up and down with the entropy; 0 or below = off.
+    pub dynatemp_range: f32,
+    /// Power of the normalised entropy.
+    pub dynatemp_exponent: f32,
+    /// Keeps the surprise near a target, in place of all stages but bias and temperature.
+    pub mirostat: Option<Mirostat>,
+    /// Probability near which tokens are drawn, where the order has [`Stage::AdaptiveP`]; below 0 = off.
+    pub adaptive_target: f32,
+    /// How long past draws are remembered for that, 0 to 0.99.
+    pub adaptive_decay: f32,
+    /// The stages that take part, in their order.
+    pub order: Vec<Stage>,
+}
+
+/// Which mirostat, and what it aims at.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mirostat {
+    /// Version 2, which cuts by surprise, or version 1, which estimates a number of candidates.
+    pub version: MirostatVersion,
+    /// Surprise that is aimed at, in bits.
+    pub tau: f32,
+    /// How fast the cut follows.
+    pub eta: f32,
+}
+
+/// The two forms of mirostat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum MirostatVersion {
+    V1,
+    V2,
+}
+
+impl Default for Mirostat {
+    fn default() -> Self {
+        Mirostat { version: MirostatVersion::V2, tau: 5.0, eta: 0.1 }
+    }
 }
 
 impl Default for Params {
@@ -39,6 +89,17 @@ impl Default for Params {
             presence_penalty: 0.0,
             penalty_last_n: 64,
             bias: Vec::new(),
+            dry: Dry::default(),
+            typical_p: 1.0,
+            top_n_sigma: -1.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.1,
+            dynatemp_range: 0.0,
+            dynatemp_exponent: 1.0,
+            mirostat: None,
+            adaptive_target: -1.0,
+            adaptive_decay: 0.9,
+            order: DEFAULT_ORDER.into(),
         }
     }
 }
@@ -83,6 +144,18 @@ impl Params {
             ("repeat_penalty", self.repeat_penalty),
             ("frequency_penalty", self.frequency_penalty),
             ("presence_penalty", self.presence_penalty),
+            ("dry_multiplier", self.dry.multiplier),
+            ("dry_base", self.dry.base),
+            ("typical_p", self.typical_p),
+            ("top_n_sigma", self.top_n_sigma),
+            ("xtc_probability", self.xtc_probability),
+            ("xtc_threshold", self.xtc_threshold),
+            ("dynatemp_range", self.dynatemp_range),
+            ("dynatemp_exponent", self.dynatemp_exponent),
+            ("mirostat_tau", self.mirostat.map_or(0.0, |m| m.tau)),
+            ("mirostat_eta", self.mirostat.map_or(0.0, |m| m.eta)),
+            ("adaptive_target", self.adaptive_target),
+            ("adaptive_decay", self.adaptive_decay),
         ];
         if let Some(&(name, value)) = finite.iter().find(|(_, v)| !v.is_finite()) {
             return Err(ParamError::NotFinite { name, value });
@@ -104,6 +177,33 @@ impl Params {
         let neutral =
             self.repeat_penalty == 1.0 && self.frequency_penalty == 0.0 && self.presence_penalty == 0.0;
         self.penalty_last_n > 0 && !neutral
+    }
+
+    /// Whether `stage` does something wherever it stands.
+    pub fn is_on(&self, stage: Stage) -> bool {
+        match stage {
+            Stage::Penalties => self.has_penalties(),
+            Stage::Dry => self.dry.is_on(),
+            Stage::TopNSigma => self.top_n_sigma > 0.0,
+            Stage::TopK => self.top_k > 0,
+            Stage::Typical => self.typical_p < 1.0,
+            Stage::TopP => self.top_p < 1.0,
+            Stage::MinP => self.min_p > 0.0,
+            Stage::Xtc => self.xtc_probability > 0.0 && self.xtc_threshold <= 0.5,
+            Stage::Temperature => self.temperature != 1.0 || self.dynatemp_range > 0.0,
+            Stage::AdaptiveP => self.adaptive_target >= 0.0,
+        }
+    }
+
+    /// Whether a device's op cannot draw for this request and [`Chain`](crate::Chain) does, on the host: a stage
+    /// that needs logarithms or remembers, or an order of its own.
+    pub fn needs_host(&self) -> bool {
+        const ON_DEVICES: [Stage; 5] =
+            [Stage::Penalties, Stage::TopK, Stage::TopP, Stage::MinP, Stage::Temperature];
+        let dynamic = self.dynatemp_range > 0.0 && self.order.contains(&Stage::Temperature);
+        let asked = self.order.iter().filter(|s| self.is_on(**s));
+        let plain = ON_DEVICES.iter().filter(|s| self.is_on(**s));
+        self.mirostat.is_some() || dynamic || !asked.eq(plain)
     }
 
     /// The biases as a list for [`Lists`](crate::Lists): (id, f32 bits), ids ascending and unique, values of

@@ -4,7 +4,11 @@ use crate::order::{id, logit, prefix};
 use crate::weights::SPAN;
 use crate::{Lists, MAX_WEIGHT, RowParams, purpose, random_u64, weight};
 
+mod chain;
+mod list;
 mod scan;
+
+pub use chain::{Before, Chain};
 
 /// Why a row gave no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,11 +63,15 @@ impl Scratch {
         Some(&mut self.edits[i])
     }
 
-    /// Penalties, then biases, each a rounding of its own.
-    fn apply_edits(&mut self, p: &RowParams, lists: &Lists, row: &[f32]) {
+    fn forget_edits(&mut self) {
         for id in self.ids.drain(..) {
             self.edited[id as usize / 32] = 0;
         }
+    }
+
+    /// Penalties, then biases, each a rounding of its own.
+    fn apply_edits(&mut self, p: &RowParams, lists: &Lists, row: &[f32]) {
+        self.forget_edits();
         if p.has(RowParams::PENALTIES) {
             let [repeat, inverse, frequency, presence] =
                 [p.repeat, p.inv_repeat, p.frequency, p.presence].map(f32::from_bits);

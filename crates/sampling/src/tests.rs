@@ -157,6 +157,7 @@ fn params(rng: &mut Rng, n: usize) -> Params {
         bias: (0..n_bias)
             .map(|_| (rng.below(n + 2) as u32, rng.of(&[1.0, -2.5, 100.0, f32::NEG_INFINITY])))
             .collect(),
+        ..Params::default()
     };
     p.validate().expect("drawn from legal values");
     p
