@@ -20,6 +20,7 @@ pub(super) fn add(environment: &mut Environment<'static>) {
         python::write_str(state, value, &mut out).map(|()| out)
     });
     environment.add_function(sums::NAME, sums::count);
+    environment.add_filter(sums::ESCAPE, sums::escape);
     objects::add_generators(environment);
     objects::add_tests(environment);
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {

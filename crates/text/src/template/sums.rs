@@ -3,6 +3,9 @@
 //! The template engine joins lists by `+` without counting, so that a few dozen doublings fill any memory. No hook
 //! reaches the operator; so every sum in the source is put into a call of a function that counts its items. The
 //! engine's own parser says where sums start and end.
+//!
+//! On the way, sums get what Python's markup does: a string that went through the filter `safe` escapes for HTML what is
+//! added to it, on either side.
 
 use minijinja::machinery::{Span, ast, parse};
 use minijinja::syntax::SyntaxConfig;
@@ -11,6 +14,8 @@ use minijinja::{Error, ErrorKind, State, Value};
 
 /// The function around a sum.
 pub(super) const NAME: &str = "__counted";
+/// The filter behind what is added to a safe string.
+pub(super) const ESCAPE: &str = "__escaped";
 /// Sums of one chain that are counted together: the parser takes only so many calls inside of calls.
 const GROUP: usize = 8;
 /// Steps for each item of a list that is a sum. Uncounted sums of a group hold a few times as many.
@@ -27,6 +32,24 @@ pub(super) fn count(state: &State, value: Value) -> Result<Value, Error> {
     Ok(value)
 }
 
+/// Escapes a string for HTML as Python's `markupsafe` does; any other value just passes.
+pub(super) fn escape(state: &State, value: Value) -> Result<Value, Error> {
+    let Some(text) = value.as_str().filter(|_| !value.is_safe()) else { return Ok(value) };
+    state.consume_fuel(text.len() as u64 / 16)?;
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '\'' => out.push_str("&#39;"),
+            '"' => out.push_str("&#34;"),
+            c => out.push(c),
+        }
+    }
+    Ok(Value::from_safe_string(out))
+}
+
 /// Puts every sum of a template into a call of [`NAME`].
 ///
 /// # Errors
@@ -41,8 +64,16 @@ pub(super) fn counted(source: &str, syntax: &SyntaxConfig) -> Result<String, Err
 /// Where sums start and end, in bytes of the source.
 #[derive(Default)]
 struct Sums {
-    /// Position, and whether a call opens there. At one position calls close before others open.
-    marks: Vec<(usize, bool)>,
+    /// Position, and what is there, in the order in which it is to stand at one position.
+    marks: Vec<(usize, Mark)>,
+}
+
+/// A filter, or an end of a call.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Mark {
+    Escapes,
+    Closes,
+    Counts,
 }
 
 impl Sums {
@@ -50,13 +81,14 @@ impl Sums {
         self.marks.sort_unstable();
         let mut out = String::with_capacity(source.len() + self.marks.len() * NAME.len());
         let mut at = 0;
-        for (position, opens) in self.marks {
+        for (position, mark) in self.marks {
             // The parser's positions lie between tokens; anything else would leave the source as it is.
             out.push_str(source.get(at..position).unwrap_or_default());
             at = position;
-            match opens {
-                true => out.extend([NAME, "("]),
-                false => out.push(')'),
+            match mark {
+                Mark::Counts => out.extend([NAME, "("]),
+                Mark::Escapes => out.extend(["|", ESCAPE]),
+                Mark::Closes => out.push(')'),
             }
         }
         out.push_str(source.get(at..).unwrap_or_default());
@@ -64,8 +96,31 @@ impl Sums {
     }
 
     fn mark(&mut self, span: Span) {
-        self.marks.push((span.start_offset as usize, true));
-        self.marks.push((span.end_offset as usize, false));
+        self.marks.push((span.start_offset as usize, Mark::Counts));
+        self.marks.push((span.end_offset as usize, Mark::Closes));
+    }
+
+    /// Marks what a chain of sums adds to strings that went through `safe`.
+    fn markup(&mut self, chain: &ast::Expr) {
+        let operands = operands(chain);
+        let safe = |e: &ast::Expr| matches!(e, ast::Expr::Filter(f) if f.name == "safe");
+        if operands.iter().any(|e| safe(e)) {
+            operands.into_iter().filter(|e| !safe(e)).for_each(|e| self.escape(e));
+        }
+    }
+
+    /// Marks an operand; of a choice both sides. What is no string passes the filter unchanged.
+    fn escape(&mut self, operand: &ast::Expr) {
+        match operand {
+            ast::Expr::IfExpr(e) => {
+                self.escape(&e.true_expr);
+                e.false_expr.iter().for_each(|e| self.escape(e));
+            }
+            ast::Expr::BinOp(op) if matches!(op.op, ast::BinOpKind::Add) => {
+                operands(operand).into_iter().for_each(|e| self.escape(e));
+            }
+            e => self.marks.push((e.span().end_offset as usize, Mark::Escapes)),
+        }
     }
 
     fn statements(&mut self, list: &[ast::Stmt]) {
@@ -139,6 +194,7 @@ impl Sums {
     }
 
     fn expr(&mut self, expr: &ast::Expr) {
+        self.markup(expr);
         if let (1.., ast::Expr::BinOp(sum)) = (self.uncounted(expr), expr) {
             self.mark(sum.span());
         }
@@ -209,6 +265,20 @@ impl Sums {
     }
 }
 
+/// What a chain of sums adds up, last first; an expression that is no sum alone.
+fn operands<'e, 's>(chain: &'e ast::Expr<'s>) -> Vec<&'e ast::Expr<'s>> {
+    let mut all = Vec::new();
+    let mut rest = chain;
+    while let ast::Expr::BinOp(op) = rest
+        && matches!(op.op, ast::BinOpKind::Add)
+    {
+        all.push(&op.right);
+        rest = &op.left;
+    }
+    all.push(rest);
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,6 +301,9 @@ mod tests {
         check("{% if a+b == c %}+{% elif d %}{{ 'a + b' }}{% endif %}", {
             "{% if f(a+b) == c %}+{% elif d %}{{ 'a + b' }}{% endif %}"
         });
+        let found = "{{ f('a'|safe + b[0]|__escaped + c | d()|__escaped) }}";
+        check("{{ 'a'|safe + b[0] + c | d() }}", found);
+        check("{{ (a if b else c) + d|safe }}", "{{ f((a|__escaped if b else c|__escaped) + d|safe) }}");
         check("{{ a+b+c+d+e+g+h+i+j+k }}", "{{ f(f(a+b+c+d+e+g+h+i+j)+k) }}");
     }
 }

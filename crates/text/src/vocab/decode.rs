@@ -1,5 +1,6 @@
 //! From ids back to text.
 
+use super::rwkv::unescape;
 use super::{Vocab, VocabKind};
 use crate::bytes;
 use crate::tokens::TokenType;
@@ -8,10 +9,13 @@ impl Vocab {
     /// Appends what the token prints to the table; called once for each id in order.
     pub(super) fn print(&mut self, id: u32) {
         let (text, out) = (self.tokens.text(id), &mut self.printed);
+        let text = self.dna.as_ref().map_or(text, |dna| dna.printed(id, text));
         let spelt = self.bpe.as_ref().map(|bpe| bpe.pre);
         match self.tokens.kind(id) {
             _ if self.kind == VocabKind::Test => out.extend_from_slice(format!("{id:x}").as_bytes()),
+            _ if self.kind == VocabKind::Rwkv => out.extend(unescape(text)),
             _ if self.tokens.is_special(id) => out.extend_from_slice(text),
+            TokenType::Normal if self.kind == VocabKind::Plamo2 => out.extend_from_slice(text),
             TokenType::Normal if spelt.is_some_and(|pre| !pre.escaped && !pre.raw) => {
                 print_letters(text, out)
             }
@@ -44,7 +48,7 @@ impl Vocab {
         for &id in ids {
             out.extend_from_slice(self.piece(id, special));
         }
-        let spaced = matches!(self.kind, VocabKind::Spm | VocabKind::Wpm);
+        let spaced = matches!(self.kind, VocabKind::Spm | VocabKind::Wpm | VocabKind::Ugm);
         if spaced && self.add_space_prefix && out.first() == Some(&b' ') {
             out.remove(0);
         }

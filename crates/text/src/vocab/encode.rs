@@ -1,6 +1,6 @@
 //! From text to ids: the frame around every kind of vocabulary.
 
-use super::{Vocab, VocabKind, spm};
+use super::{Vocab, VocabKind, plamo2, spm, ugm};
 use crate::merge::Merger;
 use crate::pre::Pieces;
 use crate::special::{CutScratch, Fragment};
@@ -48,6 +48,8 @@ pub struct EncodeScratch {
     spelt: String,
     /// A word in the vocabulary's letters.
     pub(super) word: String,
+    ugm: ugm::UgmScratch,
+    plamo2: Vec<plamo2::Step>,
 }
 
 impl Vocab {
@@ -89,11 +91,12 @@ impl Vocab {
     /// The tokens around a text. WordPiece frames every text, whatever the file's switches say.
     fn frame(&self) -> (Option<u32>, Option<u32>) {
         match self.kind {
-            VocabKind::Spm | VocabKind::Bpe => {
+            VocabKind::Spm | VocabKind::Bpe | VocabKind::Ugm => {
                 (self.ids.bos.filter(|_| self.add_bos), self.ids.eos.filter(|_| self.add_eos))
             }
             VocabKind::Wpm => (self.ids.bos, self.ids.sep),
-            VocabKind::Test | VocabKind::None => (None, None),
+            VocabKind::Plamo2 => (self.ids.bos.filter(|_| self.add_bos), None),
+            VocabKind::Rwkv | VocabKind::Test | VocabKind::None => (None, None),
         }
     }
 
@@ -139,13 +142,32 @@ impl Vocab {
                 } else {
                     text
                 };
-                bpe.encode(&self.tokens, text, s, out);
+                match &self.dna {
+                    Some(dna) => dna.encode(&self.tokens, text, out, |plain, out| {
+                        bpe.encode(&self.tokens, plain, s, out);
+                    }),
+                    None => bpe.encode(&self.tokens, text, s, out),
+                }
                 Ok(())
             }
             (VocabKind::Wpm, _) => {
                 let wpm = self.wpm.as_ref().expect("a vocabulary of this kind is loaded with it");
                 wpm.encode(text, self.ids.unk, &mut s.word, out);
                 Ok(())
+            }
+            (VocabKind::Ugm, _) => {
+                let ugm = self.ugm.as_ref().expect("a vocabulary of this kind is loaded with it");
+                ugm.encode(&self.tokens, text, self.ids.unk, &mut s.ugm, out);
+                Ok(())
+            }
+            (VocabKind::Rwkv, _) => {
+                let rwkv = self.rwkv.as_ref().expect("a vocabulary of this kind is loaded with it");
+                rwkv.encode(text, self.ids.unk, out);
+                Ok(())
+            }
+            (VocabKind::Plamo2, _) => {
+                let plamo2 = self.plamo2.as_ref().expect("a vocabulary of this kind is loaded with it");
+                plamo2.encode(text, &mut s.plamo2, out)
             }
             (VocabKind::Test, _) => {
                 hash(text, self.len(), out);

@@ -3,7 +3,11 @@
 use firth_gguf::{KeyError, Metadata};
 
 use super::bpe::Bpe;
+use super::dna::Dna;
 use super::ids::SpecialIds;
+use super::plamo2::Plamo2;
+use super::rwkv::{Rwkv, unescape};
+use super::ugm::Ugm;
 use super::wpm::Wpm;
 use super::{MAX_TOKENS, Vocab, VocabError, VocabKind};
 use crate::pre::PreTokeniser;
@@ -16,6 +20,7 @@ struct Defaults {
     pre: Option<&'static PreTokeniser>,
     ids: SpecialIds,
     add_bos: bool,
+    add_eos: bool,
     add_sep: bool,
     add_space_prefix: bool,
     clean_spaces: bool,
@@ -35,6 +40,14 @@ impl Vocab {
         check_count(n_tokens)?;
         let bpe = d.pre.map(|pre| Bpe::new(m, pre, &tokens)).transpose()?;
         let wpm = (d.kind == VocabKind::Wpm).then(|| Wpm::new(m, &tokens)).transpose()?;
+        let is = |kind| d.kind == kind;
+        let prefix = m.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(d.add_space_prefix);
+        let ugm = is(VocabKind::Ugm).then(|| Ugm::new(m, &tokens, prefix)).transpose()?;
+        let texts = tokens.ids().map(|id| unescape(tokens.text(id)));
+        let rwkv = is(VocabKind::Rwkv).then(|| Rwkv::new(texts)).transpose()?;
+        let plamo2 = is(VocabKind::Plamo2).then(|| Plamo2::new(&tokens)).transpose()?;
+        let with_dna = m.str("tokenizer.ggml.model")? == Some("hybriddna");
+        let dna = with_dna.then(|| Dna::new(&tokens)).flatten();
         let mut ids = d.ids;
         ids.read(m, n_tokens, &mut warnings)?;
         ids.search(&mut tokens);
@@ -52,14 +65,18 @@ impl Vocab {
             bounds: Vec::new(),
             n_ids: n_tokens,
             add_bos: flag("add_bos_token", d.add_bos)? || forced,
-            add_eos: flag("add_eos_token", false)?,
+            add_eos: flag("add_eos_token", d.add_eos)?,
             add_sep: flag("add_sep_token", d.add_sep)?,
-            add_space_prefix: flag("add_space_prefix", d.add_space_prefix)?,
+            add_space_prefix: prefix,
             clean_spaces: d.clean_spaces,
             ids,
             tokens,
             bpe,
+            dna,
             wpm,
+            ugm,
+            rwkv,
+            plamo2,
             warnings,
         };
         vocab.settle();
@@ -100,6 +117,7 @@ fn defaults(m: &Metadata, warnings: &mut Vec<String>) -> Result<Defaults, VocabE
         pre: None,
         ids: SpecialIds::default(),
         add_bos: false,
+        add_eos: false,
         add_sep: false,
         add_space_prefix: false,
         clean_spaces: false,
@@ -124,7 +142,22 @@ fn defaults(m: &Metadata, warnings: &mut Vec<String>) -> Result<Defaults, VocabE
                 Defaults { add_bos: true, add_sep: true, add_space_prefix: true, ..plain(VocabKind::Wpm) };
             Ok(Defaults { ids, clean_spaces: true, ..yes })
         }
-        "gpt2" | "gemma4" | "whitespace" => {
+        "t5" => {
+            let ids = SpecialIds { eos: Some(1), unk: Some(2), pad: Some(0), ..SpecialIds::default() };
+            Ok(Defaults { ids, add_eos: true, ..plain(VocabKind::Ugm) })
+        }
+        "rwkv" => Ok(plain(VocabKind::Rwkv)),
+        "plamo2" => {
+            let ids = SpecialIds {
+                bos: Some(1),
+                eos: Some(2),
+                unk: Some(0),
+                pad: Some(3),
+                ..SpecialIds::default()
+            };
+            Ok(Defaults { ids, ..plain(VocabKind::Plamo2) })
+        }
+        "gpt2" | "gemma4" | "hybriddna" | "whitespace" => {
             let pre = pre_tokeniser(m, model, warnings)?;
             let eleven = if model == "gemma4" { None } else { Some(11) };
             let bos = if pre.no_bos { None } else { eleven };
@@ -142,15 +175,18 @@ fn pre_tokeniser(
     warnings: &mut Vec<String>,
 ) -> Result<&'static PreTokeniser, VocabError> {
     let found = if model == "gemma4" { Some("gemma4") } else { m.str("tokenizer.ggml.pre")? };
-    if found.is_none() {
-        warnings.push(
-            "key `tokenizer.ggml.pre` is missing: text is cut by the default pre-tokeniser, and THE MODEL'S OUTPUT \
-             WILL PROBABLY BE WORSE; convert the file again or override the key"
-                .to_owned(),
-        );
+    const WORSE: &str = "text is cut by the default pre-tokeniser, and THE MODEL'S OUTPUT WILL PROBABLY BE WORSE; \
+                         convert the file again, or name the right one by --override-kv \
+                         tokenizer.ggml.pre=str:NAME";
+    let known = found.and_then(PreTokeniser::named);
+    match (found, known) {
+        (None, _) => warnings.push(format!("key `tokenizer.ggml.pre` is missing: {WORSE}")),
+        (Some(name), None) => {
+            warnings.push(format!("key `tokenizer.ggml.pre` is `{name}`, which is no known name: {WORSE}"))
+        }
+        _ => {}
     }
-    let name = found.unwrap_or("default");
-    PreTokeniser::named(name).ok_or_else(|| VocabError::Pre { found: name.to_owned() })
+    Ok(known.unwrap_or_else(|| PreTokeniser::named("default").expect("a row of the table")))
 }
 
 /// Number of ids of a file without tokens.

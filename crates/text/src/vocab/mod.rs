@@ -3,11 +3,16 @@
 //! Source of every rule: the behaviour of llama.cpp build b11434, with orders fixed where it leaves them to chance.
 
 mod bpe;
+mod charsmap;
 mod decode;
+mod dna;
 mod encode;
 mod ids;
 mod load;
+mod plamo2;
+mod rwkv;
 mod spm;
+mod ugm;
 mod wpm;
 
 use std::ops::Range;
@@ -33,14 +38,11 @@ pub enum VocabError {
         /// The name in the file.
         found: String,
     },
-    /// A pre-tokeniser nobody knows.
-    #[error(
-        "key `tokenizer.ggml.pre` is `{found}`, which is no known pre-tokeniser: the text would be cut wrongly, \
-         override the key with the name that fits"
-    )]
-    Pre {
-        /// The name in the file.
-        found: String,
+    /// A map of characters that is cut off or ends amid a text.
+    #[error("key `tokenizer.ggml.precompiled_charsmap` has {bytes} bytes that are no map of characters")]
+    CharsMap {
+        /// Its bytes.
+        bytes: usize,
     },
     /// A list that is shorter than the list of tokens.
     #[error("key `{key}` has {found} entries, expected {expected}, one for each token")]
@@ -73,7 +75,8 @@ pub enum VocabError {
     Specials(#[from] aho_corasick::BuildError),
 }
 
-const SUPPORTED: &str = "`llama`, `gpt2`, `gemma4`, `whitespace`, `bert`, `test`, `none`, `no_vocab`";
+const SUPPORTED: &str = "`llama`, `gpt2`, `hybriddna`, `whitespace`, `gemma4`, `bert`, `t5`, `rwkv`, `plamo2`, `test`, \
+     `none`, `no_vocab`";
 /// Ids are 31 bits wide so that files can name them in signed integers.
 const MAX_TOKENS: usize = 1 << 31;
 
@@ -86,6 +89,12 @@ pub enum VocabKind {
     Bpe,
     /// WordPiece: the longest tokens of each word of a normalised text.
     Wpm,
+    /// Unigram: the cut into tokens with the highest sum of scores.
+    Ugm,
+    /// RWKV: the longest token at each position.
+    Rwkv,
+    /// PLaMo-2: the cut of least cost, in whole numbers.
+    Plamo2,
     /// A hash of five bytes, for tests.
     Test,
     /// No text at all.
@@ -98,7 +107,11 @@ pub struct Vocab {
     kind: VocabKind,
     tokens: Tokens,
     bpe: Option<bpe::Bpe>,
+    dna: Option<dna::Dna>,
     wpm: Option<wpm::Wpm>,
+    ugm: Option<ugm::Ugm>,
+    rwkv: Option<rwkv::Rwkv>,
+    plamo2: Option<plamo2::Plamo2>,
     specials: Specials,
     ids: SpecialIds,
     ends: Vec<u32>,
