@@ -36,6 +36,8 @@ pub enum Command {
     Inspect(Inspect),
     /// A model file in another type
     Quantize(Quantize),
+    /// What each weight is multiplied with over a text, for quantize --imatrix
+    Imatrix(Imatrix),
     /// Devices, or with --plan what would lie where
     Devices(Devices),
 }
@@ -115,6 +117,63 @@ pub struct Sampling {
     /// Penalty for any occurrence
     #[arg(long, env = "FIRTH_PRESENCE_PENALTY")]
     pub presence_penalty: Option<f32>,
+    /// Last tokens that penalties look at, prompt included
+    #[arg(long, env = "FIRTH_REPEAT_LAST_N")]
+    pub repeat_last_n: Option<u32>,
+    /// Penalty on going on with a repetition, 0 for none (DRY)
+    #[arg(long, env = "FIRTH_DRY_MULTIPLIER")]
+    pub dry_multiplier: Option<f32>,
+    /// Growth of that penalty with each token of the repetition
+    #[arg(long, env = "FIRTH_DRY_BASE")]
+    pub dry_base: Option<f32>,
+    /// Repetitions below this length are free
+    #[arg(long, env = "FIRTH_DRY_ALLOWED_LENGTH")]
+    pub dry_allowed_length: Option<u32>,
+    /// Last tokens that DRY looks at, 0 for none
+    #[arg(long, env = "FIRTH_DRY_PENALTY_LAST_N")]
+    pub dry_penalty_last_n: Option<u32>,
+    /// Text that repetitions do not reach over, in place of the defaults; `none` for nothing; may be given again
+    #[arg(long, env = "FIRTH_DRY_SEQUENCE_BREAKER", value_name = "TEXT")]
+    pub dry_sequence_breaker: Vec<String>,
+    /// Probability mass of the typical tokens, 1 for all
+    #[arg(long, visible_alias = "typical-p", env = "FIRTH_TYPICAL")]
+    pub typical: Option<f32>,
+    /// Standard deviations below the best logit that are kept, 0 for all
+    #[arg(long, visible_alias = "top-n-sigma", env = "FIRTH_TOP_NSIGMA")]
+    pub top_nsigma: Option<f32>,
+    /// How often likely tokens but the last of them are dropped (XTC)
+    #[arg(long, env = "FIRTH_XTC_PROBABILITY")]
+    pub xtc_probability: Option<f32>,
+    /// From which probability on a token is likely; above 0.5 for never
+    #[arg(long, env = "FIRTH_XTC_THRESHOLD")]
+    pub xtc_threshold: Option<f32>,
+    /// How far the temperature follows the entropy up and down, 0 for not
+    #[arg(long, env = "FIRTH_DYNATEMP_RANGE")]
+    pub dynatemp_range: Option<f32>,
+    /// Power of the entropy in that
+    #[arg(long, env = "FIRTH_DYNATEMP_EXP")]
+    pub dynatemp_exp: Option<f32>,
+    /// Keeps the surprise near a target in place of other samplers: 1 or 2, 0 for not
+    #[arg(long, env = "FIRTH_MIROSTAT", value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub mirostat: Option<u8>,
+    /// Mirostat's target, in bits
+    #[arg(long, env = "FIRTH_MIROSTAT_ENT")]
+    pub mirostat_ent: Option<f32>,
+    /// Mirostat's learning rate
+    #[arg(long, env = "FIRTH_MIROSTAT_LR")]
+    pub mirostat_lr: Option<f32>,
+    /// Probability near which tokens are drawn, where --samplers name adaptive_p; below 0 for not
+    #[arg(long, env = "FIRTH_ADAPTIVE_TARGET")]
+    pub adaptive_target: Option<f32>,
+    /// How long past draws are remembered for that, 0 to 0.99
+    #[arg(long, env = "FIRTH_ADAPTIVE_DECAY")]
+    pub adaptive_decay: Option<f32>,
+    /// The samplers in their order, joined by `;`
+    #[arg(long, env = "FIRTH_SAMPLERS", value_name = "NAMES", conflicts_with = "sampler_seq")]
+    pub samplers: Option<String>,
+    /// The same by letters, as edskypmxt
+    #[arg(long, visible_alias = "sampling-seq", env = "FIRTH_SAMPLER_SEQ", value_name = "LETTERS")]
+    pub sampler_seq: Option<String>,
     /// Text that ends the answer; may be given again
     #[arg(long, env = "FIRTH_STOP")]
     pub stop: Vec<String>,
@@ -285,6 +344,31 @@ pub struct Perplexity {
     /// One JSON object
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub common: Common,
+}
+
+/// `firth imatrix`.
+#[derive(Args)]
+pub struct Imatrix {
+    /// The model
+    pub model: String,
+    /// The text
+    #[arg(short, long)]
+    pub file: PathBuf,
+    /// The matrix to write
+    #[arg(short, long, default_value = "imatrix.gguf")]
+    pub output: PathBuf,
+    /// Tokens of a chunk
+    #[arg(short = 'c', long = "chunk", default_value_t = 512)]
+    pub c: usize,
+    /// Chunks at most
+    #[arg(long)]
+    pub chunks: Option<usize>,
+    /// An entry for the output matrix, too
+    #[arg(long)]
+    pub process_output: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub common: Common,

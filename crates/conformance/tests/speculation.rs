@@ -9,7 +9,7 @@ use firth_engine::{
     DraftLength, Drafter, EngineOptions, Request, Scheduler, SpecMode, SpecOptions, StopReason,
 };
 use firth_gguf::Gguf;
-use firth_sampling::{Constraint, ConstraintError, Params};
+use firth_sampling::{Constraint, ConstraintError, Dry, Mirostat, Params, Stage};
 
 fn scheduler(file: &Arc<Gguf>, spec: SpecOptions, parallel: usize) -> Scheduler {
     let options = EngineOptions { ctx: Some(256), parallel, batch: 64, spec, ..EngineOptions::default() };
@@ -163,6 +163,33 @@ fn hybrids_with_a_head() {
         }
         check(&file, &[SpecMode::Mtp], 4, 0.7, &|r| r.params.repeat_penalty = 1.3);
         check(&file, &[SpecMode::Mtp], 4, 0.7, &|r| r.constraint = Some(Box::new(Comb(0))));
+    }
+}
+
+/// Stages that run on the host, one that learns from its draws among them.
+#[test]
+fn samplers_on_the_host() {
+    let (dense, hybrid) = ("qwen3-tiny-Q8_0.gguf", "qwen35-tiny-mtp-Q4_0.gguf");
+    let edits: [&dyn Fn(&mut Params); 6] = [
+        &|p| p.mirostat = Some(Mirostat { tau: 3.0, ..Mirostat::default() }),
+        &|p| p.dry = Dry { multiplier: 0.8, last_n: 200, allowed_length: 1, ..Dry::default() },
+        &|p| (p.xtc_probability, p.xtc_threshold) = (0.5, 0.05),
+        &|p| (p.typical_p, p.top_n_sigma) = (0.9, 1.5),
+        &|p| (p.dynatemp_range, p.repeat_penalty) = (0.5, 1.2),
+        &|p| {
+            p.adaptive_target = 0.3;
+            p.order = vec![Stage::Temperature, Stage::MinP, Stage::Penalties, Stage::AdaptiveP];
+        },
+    ];
+    for (name, mode) in [(dense, SpecMode::Custom), (hybrid, SpecMode::Mtp)] {
+        let Some(file) = models::tiny(name) else { return };
+        for edit in edits {
+            check(&file, &[mode], 3, 0.7, &|r| edit(&mut r.params));
+        }
+        check(&file, &[mode], 3, 0.7, &|r| {
+            edits[0](&mut r.params);
+            r.constraint = Some(Box::new(Comb(0)));
+        });
     }
 }
 

@@ -92,6 +92,7 @@ impl Job {
         let longest = engine.longest_draft();
         let mut sampler = Sampler::new(request.params, request.choice, longest);
         engine.check_sampler(&sampler)?;
+        sampler.prepare_host(n_vocab, context);
         if request.constraint.is_some() {
             sampler.mask = Some(vec![0; n_vocab.div_ceil(32)]);
         }
@@ -329,6 +330,21 @@ impl Job {
         if let Some(c) = &mut self.constraint {
             c.rollback(accepted);
         }
+    }
+
+    /// The token that output row `o` of feed `feed` gives, with what was taken before it. Where the device's op does
+    /// not know what the request asks, it is drawn here, row by row as the tokens before it turned out.
+    ///
+    /// # Errors
+    /// A logit that is no number, nothing that may be said, or the constraint's own.
+    pub fn draw(&mut self, engine: &Engine, feed: usize, o: usize) -> Result<u32, EngineError> {
+        if !self.sampler.on_host() {
+            return engine.sampled(feed, o);
+        }
+        if let (Some(c), Some(mask)) = (&mut self.constraint, &mut self.sampler.mask) {
+            c.mask(mask)?;
+        }
+        Ok(self.sampler.draw(&self.ids, engine.logits(feed, o))?)
     }
 
     /// Notes that `n` more tokens are in memory, and takes a snapshot where one is due.

@@ -5,6 +5,7 @@ mod ask;
 mod error;
 mod job;
 mod load;
+mod observe;
 mod options;
 mod pace;
 mod pools;
@@ -20,6 +21,7 @@ mod tables;
 
 pub use error::EngineError;
 pub use load::{Engine, LoadReport};
+pub use observe::Observed;
 pub use options::{EngineOptions, Placement};
 pub use prepare::{PlanSummary, plan_only};
 pub use probs::Logprobs;

@@ -10,6 +10,7 @@ use firth_models::ModelInfo;
 
 use crate::ask::Ask;
 use crate::error::EngineError;
+use crate::observe::Seen;
 use crate::options::EngineOptions;
 use crate::prepare::{Prog, prepare};
 use crate::spec::{Head, SpecOptions};
@@ -43,6 +44,7 @@ pub struct Engine {
     pub(crate) slots: Slots,
     pub(crate) scratch: Scratch,
     pub(crate) ask: Ask,
+    pub(crate) seen: Vec<Seen>,
     pub(crate) identity: Identity,
     spec: SpecOptions,
     layer_weights: u64,
@@ -140,6 +142,7 @@ impl Engine {
             slots: Slots::find(&main, p.info.groups.len()),
             scratch: Scratch::new(&bounds),
             ask: Ask::find(&main, p.main.sampler),
+            seen: Seen::find(&main, p.observed),
             identity: Identity::new(file, &p.main.graph, options.kv.name(), &resources),
             spec: p.spec,
             info: p.info,

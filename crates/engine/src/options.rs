@@ -27,6 +27,8 @@ pub struct EngineOptions {
     pub spec: SpecOptions,
     /// Whether fused ops are used.
     pub fuse: bool,
+    /// Whether the activations of products can be read after a step; switches fusion off.
+    pub observe: bool,
     /// Which parts run on which of the devices.
     pub placement: Placement,
     /// Whether ops may run on another device than wished, with listed transfers.
@@ -74,6 +76,7 @@ impl Default for EngineOptions {
             max_bytes: None,
             spec: SpecOptions::default(),
             fuse: true,
+            observe: false,
             placement: Placement::default(),
             allow_transfers: false,
         }

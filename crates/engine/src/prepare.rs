@@ -9,6 +9,7 @@ use firth_models::{BuildOptions, Model, ModelInfo, SamplerBounds};
 use firth_quant::Dtype;
 
 use crate::error::EngineError;
+use crate::observe::{Observed, observe};
 use crate::options::EngineOptions;
 use crate::pools::{Largest, Pools, smaller_ctx};
 use crate::spec::{SpecMode, SpecOptions};
@@ -43,6 +44,8 @@ pub(crate) struct Prepared {
     pub ctx: usize,
     pub spec: SpecOptions,
     pub main: Prog,
+    /// Products of the main program whose activations can be read.
+    pub observed: Vec<Observed>,
     /// The program of the drafting head.
     pub head: Option<Prog>,
     pub pools: Pools,
@@ -64,7 +67,7 @@ impl Prog {
         graph: Graph,
         n_layers: usize,
     ) -> Result<Prog, EngineError> {
-        let (graph, fusions) = match o.fuse {
+        let (graph, fusions) = match o.fuse && !o.observe {
             true => fuse(&graph, &|op, types| devices.iter().all(|d| d.supports(op, types))),
             false => (graph, FusionReport::default()),
         };
@@ -126,7 +129,8 @@ fn prepare_for(
         sampler,
     };
     let for_main = options(batch, outputs);
-    let graph = firth_models::build(model, &for_main).map_err(LoadError::Graph)?;
+    let mut graph = firth_models::build(model, &for_main).map_err(LoadError::Graph)?;
+    let observed = if o.observe { observe(&mut graph) } else { Vec::new() };
     let mut main = Prog::new(devices, o, &for_main, graph, info.n_layers)?;
     let mut head = None;
     if spec.mode == SpecMode::Mtp {
@@ -143,7 +147,7 @@ fn prepare_for(
     let limit = o.max_bytes.map(|max| max.saturating_sub(fixed));
     let largest = Largest { ctx, batch, draft: spec.longest() };
     let pools = Pools::new(&main.graph, &info.groups, largest, o, limit);
-    Ok(Prepared { info, ctx, spec, main, head, pools })
+    Ok(Prepared { info, ctx, spec, main, observed, head, pools })
 }
 
 /// A device stores a weight once, in a layout for all its uses in all programs.

@@ -1,6 +1,6 @@
 //! One sequence's sampling: its parameters, what it said lately, what it may say.
 
-use firth_sampling::{History, Params, RowParams};
+use firth_sampling::{Before, Chain, History, Params, RowParams, SampleError};
 
 /// State of a sequence's sampling.
 pub struct Sampler {
@@ -10,6 +10,8 @@ pub struct Sampler {
     /// Bits of allowed ids, when something constrains them.
     pub mask: Option<Vec<u32>>,
     choice: u32,
+    /// Draws on the host, where the device's op does not know what is asked.
+    chain: Option<Box<Chain>>,
 }
 
 impl Sampler {
@@ -17,7 +19,34 @@ impl Sampler {
     pub fn new(params: Params, choice: u32, max_rollback: usize) -> Self {
         let history = History::new(params.penalty_last_n as usize, max_rollback);
         let biases = params.bias_list();
-        Sampler { params, history, biases, mask: None, choice }
+        Sampler { params, history, biases, mask: None, choice, chain: None }
+    }
+
+    /// Takes the memory for drawing on the host, where the parameters ask for what devices do not know
+    /// ([`Params::needs_host`]): for `n_vocab` logits and sequences of up to `context` tokens.
+    pub fn prepare_host(&mut self, n_vocab: usize, context: usize) {
+        if self.params.needs_host() {
+            self.chain = Some(Box::new(Chain::new(self.params.clone(), self.choice, n_vocab, context)));
+        }
+    }
+
+    /// Whether tokens are drawn by [`draw`](Self::draw); the device's op then only proposes what a drafter may say.
+    pub fn on_host(&self) -> bool {
+        self.chain.is_some()
+    }
+
+    /// Draws the token that follows `tokens`, the whole sequence, on the host. Each token is to be asked for once
+    /// and in order: some stages learn from what they drew.
+    ///
+    /// # Errors
+    /// A NaN logit, or nothing that may be said.
+    ///
+    /// # Panics
+    /// Where [`on_host`](Self::on_host) is false.
+    pub fn draw(&mut self, tokens: &[u32], logits: &[f32]) -> Result<u32, SampleError> {
+        let counts = if self.params.has_penalties() { self.history.counts() } else { &[] };
+        let before = Before { tokens, counts, mask: self.mask.as_deref() };
+        self.chain.as_mut().expect("a sampler that draws on the host").sample(&before, logits)
     }
 
     /// Notes a token of the sequence, prompt included.

@@ -364,7 +364,7 @@ fn verify(engine: &mut Engine, job: &mut Job, feed: usize, on: On) -> Option<Eve
     let drafted = job.guesses.draft.len();
     let (mut right, mut kept, mut end) = (0, 0, None);
     for o in 0..=drafted {
-        let sampled = engine.sampled(feed, o);
+        let sampled = job.draw(engine, feed, o);
         // What fails behind a guess is left to the next step, where the row is certain.
         if o > 0 && sampled.is_err() {
             kept -= 1;

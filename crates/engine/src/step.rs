@@ -339,6 +339,11 @@ impl Engine {
         Some(&self.runner.host().f32(self.slots.hidden?)[at..at + width])
     }
 
+    /// The last step.
+    pub(crate) fn extents(&self) -> Extents {
+        self.scratch.extents()
+    }
+
     fn check(&self, f: &Feed) -> Result<(), EngineError> {
         let (n_vocab, held, found) = (self.info.n_vocab, self.memory.len(f.seq), f.ids.len());
         if self.info.both_ways && held > 0 && found > 0 {

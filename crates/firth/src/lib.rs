@@ -16,20 +16,24 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod breakers;
 mod chat;
 mod check;
 mod defaults;
 mod error;
+mod imatrix;
 mod logits;
 mod model;
 mod open;
 mod perplexity;
 mod quantize;
 
+pub use breakers::{DRY_BREAKERS, dry_breakers};
 pub use chat::Conversation;
 pub use check::{CheckOptions, CheckRow, Verdict, check};
 pub use defaults::sampling_defaults;
 pub use error::Error;
+pub use imatrix::{Imatrix, ImatrixOptions};
 pub use logits::{LogitsOptions, logits};
 pub use model::{Answer, ChatOptions, GenerateOptions, Message, Model, Prompt};
 pub use open::{bundled, open, override_kv};
@@ -45,4 +49,4 @@ pub use firth_engine::{
 pub use firth_gguf::Gguf;
 pub use firth_graph::Device;
 pub use firth_quant::Dtype;
-pub use firth_sampling::Params;
+pub use firth_sampling::{Breakers, Dry, Mirostat, MirostatVersion, Params, Stage};

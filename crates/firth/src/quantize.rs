@@ -3,6 +3,7 @@
 mod file_type;
 mod imatrix;
 mod mix;
+mod part;
 mod plan;
 mod role;
 mod rows;
@@ -184,8 +185,8 @@ pub enum QuantizeError {
         /// Why. Said above, so no source that would be said again.
         why: WriteError,
     },
-    /// The caller wished to stop; nothing is left behind.
-    #[error("interrupted; nothing was written")]
+    /// The caller wished to stop. Whole tensors are kept beside the output for a later run of the same make.
+    #[error("interrupted; the same command goes on with what is done")]
     Interrupted,
 }
 
@@ -233,8 +234,8 @@ impl<'a> QuantizePlan<'a> {
     }
 
     /// Writes the file, or with `keep_split` the files `OUT-00001-of-00003.gguf` and so on; returns their paths. Each is
-    /// written under a temporary name beside it, synced, and renamed when all are complete, so that whoever finds the
-    /// name finds a whole file.
+    /// written as `NAME.part` beside it, synced, and renamed when all are complete, so that whoever finds the name finds a
+    /// whole file. A run that was stopped or killed is gone on with where input, types and keys are the same.
     ///
     /// # Errors
     /// Input that is not finite or does not fit its type, an output that fails or is the input, a caller who stops.

@@ -31,7 +31,7 @@ pub fn chat(a: Chat) -> Result<()> {
         model.set_template(&source)?;
     }
     let options = GenerateOptions {
-        params: Some(super::run::params(&model, &a.sampling)?),
+        params: Some(super::sampling::params(&model, &a.sampling)?),
         max_tokens: a.n,
         stop: a.sampling.stop.clone(),
         ignore_eos: a.sampling.ignore_eos,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use firth::Gguf;
 use firth_gguf::{Array, Value};
+use firth_text::{ChatTemplate, Vocab};
 use serde_json::{Map, json};
 
 use crate::args::Inspect;
@@ -12,13 +13,58 @@ use crate::args::Inspect;
 /// Entries of an array that are shown.
 const SHOWN: usize = 6;
 
+/// What becomes of a file, part by part.
+struct Verdict {
+    model: Result<firth_models::ModelInfo, String>,
+    /// How text is cut and what is odd about it.
+    text: Result<(String, Vec<String>), String>,
+    /// Whether there is a chat template, or why it cannot be read.
+    template: Result<bool, String>,
+}
+
+impl Verdict {
+    fn of(file: &Gguf) -> Verdict {
+        let m = file.metadata();
+        let kind = m.str("general.type").ok().flatten().unwrap_or("model");
+        let model = match kind {
+            "model" => firth_models::load(file).map(|model| model.info()).map_err(|e| e.to_string()),
+            other => Err(format!("it is of the type `{other}`, no model")),
+        };
+        let vocab = Vocab::from_metadata(m).map_err(|e| e.to_string());
+        let text = vocab.as_ref().map_err(String::clone).and_then(|v| match v.has_text() {
+            true => Ok((format!("{:?}, {} tokens", v.kind(), v.len()), v.warnings().to_vec())),
+            false => Err("the file has no vocabulary, only ids can be given".into()),
+        });
+        let template = ChatTemplate::from_metadata(m, "", "").map(|t| t.is_some()).map_err(|e| e.to_string());
+        Verdict { model, text, template }
+    }
+
+    fn print(&self) {
+        match &self.model {
+            Ok(info) => println!("firth runs it: {} with {} layers", info.arch, info.n_layers),
+            Err(e) => return println!("firth does not run it: {e}"),
+        }
+        match &self.text {
+            Ok((kind, warnings)) => {
+                println!("  text: {kind}");
+                warnings.iter().for_each(|w| println!("  text: warning: {w}"));
+            }
+            Err(e) => println!("  text: not possible: {e}"),
+        }
+        match &self.template {
+            Ok(true) => println!("  chat: by the file's template"),
+            Ok(false) => {
+                println!("  chat: the file has no template; `firth chat` needs --chat-template FILE")
+            }
+            Err(e) => println!("  chat: not possible: {e}; give another with --chat-template FILE"),
+        }
+    }
+}
+
 /// Runs the command.
 pub fn inspect(a: Inspect) -> Result<()> {
     let file = super::open(Some(&a.model), &[])?;
-    let verdict = match firth_models::load(&file) {
-        Ok(model) => Ok(model.info()),
-        Err(e) => Err(e.to_string()),
-    };
+    let verdict = Verdict::of(&file);
     if a.json {
         return super::print_json(&to_json(&file, &verdict));
     }
@@ -29,10 +75,7 @@ pub fn inspect(a: Inspect) -> Result<()> {
     for (dtype, (n, bytes)) in types(&file) {
         println!("  {n} tensors of {dtype}, {bytes} bytes");
     }
-    match verdict {
-        Ok(info) => println!("firth runs it: {} with {} layers", info.arch, info.n_layers),
-        Err(e) => println!("firth does not run it: {e}"),
-    }
+    verdict.print();
     Ok(())
 }
 
@@ -46,7 +89,7 @@ fn types(file: &Gguf) -> BTreeMap<&'static str, (usize, u64)> {
     out
 }
 
-fn to_json(file: &Gguf, verdict: &Result<firth_models::ModelInfo, String>) -> serde_json::Value {
+fn to_json(file: &Gguf, verdict: &Verdict) -> serde_json::Value {
     let metadata: Map<String, serde_json::Value> =
         file.metadata().iter().map(|(k, v)| (k.to_string(), json!(show(v)))).collect();
     let tensor = |t: &firth_gguf::TensorInfo| json!({"name": t.name, "shape": t.shape, "type": t.dtype.name(), "bytes": t.len, "shard": t.shard});
@@ -55,8 +98,13 @@ fn to_json(file: &Gguf, verdict: &Result<firth_models::ModelInfo, String>) -> se
         "shards": file.n_shards(),
         "metadata": metadata,
         "tensors": file.tensors().iter().map(tensor).collect::<Vec<_>>(),
-        "runs": verdict.is_ok(),
-        "reason": verdict.as_ref().err(),
+        "runs": verdict.model.is_ok(),
+        "reason": verdict.model.as_ref().err(),
+        "text": verdict.text.as_ref().ok().map(|t| &t.0),
+        "text_reason": verdict.text.as_ref().err(),
+        "warnings": verdict.text.as_ref().ok().map(|t| &t.1),
+        "template": verdict.template.as_ref().is_ok_and(|t| *t),
+        "template_reason": verdict.template.as_ref().err(),
     })
 }
 

@@ -4,11 +4,13 @@ mod bench;
 mod chat;
 mod check;
 mod devices;
+mod imatrix;
 mod inspect;
 mod logits;
 mod perplexity;
 mod quantize;
 mod run;
+mod sampling;
 mod tokenize;
 
 use std::path::Path;
@@ -33,6 +35,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Perplexity(a) => perplexity::perplexity(a),
         Command::Tokenize(a) => tokenize::tokenize(a),
         Command::Detokenize(a) => tokenize::detokenize(a),
+        Command::Imatrix(a) => imatrix::imatrix(a),
         Command::Inspect(a) => inspect::inspect(a),
         Command::Quantize(a) => quantize::quantize(a),
         Command::Devices(a) => devices::devices(a),

@@ -4,10 +4,10 @@ use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use firth::{Answer, ChatOptions, GenerateOptions, Message, Model, Params};
+use firth::{Answer, ChatOptions, GenerateOptions, Message, Model};
 use serde_json::json;
 
-use crate::args::{Run, Sampling};
+use crate::args::Run;
 use crate::progress::{go_on, listen};
 
 /// Runs the command.
@@ -22,7 +22,7 @@ pub fn run(a: Run) -> Result<()> {
     let prompt = prompt_of(&model, &a, &prompt)?;
     let prompt_ids = prompt.ids.clone();
     let options = GenerateOptions {
-        params: Some(params(&model, &a.sampling)?),
+        params: Some(super::sampling::params(&model, &a.sampling)?),
         max_tokens: a.n,
         stop: a.sampling.stop.clone(),
         ignore_eos: a.sampling.ignore_eos,
@@ -87,26 +87,6 @@ fn prompt_of(model: &Model, a: &Run, text: &str) -> Result<firth::Prompt> {
         return Ok(model.raw_prompt(text)?);
     }
     Ok(model.chat_prompt(&[Message::user(text)], &ChatOptions::default())?)
-}
-
-/// Sampling as the file and the command line say.
-pub(super) fn params(model: &Model, s: &Sampling) -> Result<Params> {
-    let mut p = model.default_params()?;
-    p.temperature = s.temp.unwrap_or(p.temperature);
-    p.top_k = s.top_k.unwrap_or(p.top_k);
-    p.top_p = s.top_p.unwrap_or(p.top_p);
-    p.min_p = s.min_p.unwrap_or(p.min_p);
-    p.repeat_penalty = s.repeat_penalty.unwrap_or(p.repeat_penalty);
-    p.frequency_penalty = s.frequency_penalty.unwrap_or(p.frequency_penalty);
-    p.presence_penalty = s.presence_penalty.unwrap_or(p.presence_penalty);
-    p.seed = s.seed.unwrap_or_else(random_seed);
-    Ok(p)
-}
-
-/// A seed from the system's own source of randomness for hash maps.
-fn random_seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
 fn to_json(a: &Answer, prompt_ids: &[u32]) -> serde_json::Value {

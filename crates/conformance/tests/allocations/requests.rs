@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use firth::{DraftLength, EngineOptions, Params, SpecMode, SpecOptions};
+use firth::{DraftLength, Dry, EngineOptions, Params, SpecMode, SpecOptions};
 use firth_conformance::models::{self, Random};
 use firth_cpu::Level;
 use firth_engine::{Event, JobId, Request, Scheduler};
@@ -117,8 +117,12 @@ impl Requests {
             let n = 1 + self.r.below(180);
             let mut ids = self.shared[..n].to_vec();
             ids.push(self.r.below(64) as u32);
+            let seed = self.r.draw();
+            let host = seed.is_multiple_of(3);
             let params = Params {
-                seed: self.r.draw(),
+                typical_p: if host { 0.9 } else { 1.0 },
+                dry: Dry { multiplier: if host { 0.8 } else { 0.0 }, last_n: 200, ..Dry::default() },
+                seed,
                 temperature: [0.0, 0.9][self.r.below(2)],
                 repeat_penalty: [1.0, 1.2][self.r.below(2)],
                 bias: (0..self.r.below(50) as u32).map(|i| (i, 0.1)).collect(),

@@ -1,6 +1,7 @@
 //! Importance matrices: for each matrix the mean square of what it is multiplied with, column by column.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use firth_gguf::{Gguf, GgufError, KeyError, Metadata, Value};
@@ -90,6 +91,18 @@ impl Importance {
     /// The columns of a matrix, expert after expert.
     pub(super) fn get(&self, name: &str) -> Option<&[f32]> {
         self.entries.get(name).map(Vec::as_slice)
+    }
+
+    /// Tells matrices of other values apart.
+    pub(super) fn fingerprint(&self) -> u64 {
+        let one = |(name, values): (&String, &Vec<f32>)| {
+            let mut h = DefaultHasher::new();
+            name.hash(&mut h);
+            values.iter().for_each(|v| v.to_bits().hash(&mut h));
+            h.finish()
+        };
+        // The order of a map is nobody's.
+        self.entries.iter().map(one).fold(0, u64::wrapping_add)
     }
 
     /// Says in a quantised file what it was made with.

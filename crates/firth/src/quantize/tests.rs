@@ -255,6 +255,66 @@ fn what_fails_leaves_nothing_behind() {
     assert_eq!(folder.names(), ["in.gguf"]);
 }
 
+/// Stopped after `n` pieces of work.
+fn stop_after(plan: &QuantizePlan, out: &Path, mut n: usize) -> usize {
+    let whole = n;
+    let stopped = plan.write(out, &mut |_| {
+        n -= 1;
+        if n == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(matches!(stopped, Err(QuantizeError::Interrupted)), "{stopped:?}");
+    whole - n
+}
+
+#[test]
+fn what_was_stopped_goes_on() {
+    let folder = Folder::new("resume");
+    let input = folder.join("in.gguf");
+    writer(&[("toy.block_count", Value::U32(1))], TOY).write_file(&input).unwrap();
+    let (file, options) = (Gguf::open(&input).unwrap(), QuantizeOptions::new(FileType::Q8_0));
+    let (whole, out) = (folder.join("whole.gguf"), folder.join("out.gguf"));
+    write(&file, &options, &whole).unwrap();
+    let whole = fs::read(whole).unwrap();
+    let plan = QuantizePlan::new(&file, &options).unwrap();
+    let part = folder.join("out.gguf.part");
+    // Further at each try, whole tensors kept.
+    let noted = || -> usize {
+        let note = fs::read_to_string(folder.join("out.gguf.part.note")).unwrap();
+        note.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    let mut kept = 0;
+    for n in 2..TOY.len() {
+        stop_after(&plan, &out, n);
+        assert!(noted() > kept && !out.exists(), "{} after {kept}", noted());
+        kept = noted();
+    }
+    // What was kept is taken as it is: a byte that was changed there shows in the end.
+    let mut bytes = fs::read(&part).unwrap();
+    let data = kept - 1;
+    bytes[data] ^= 1;
+    fs::write(&part, &bytes).unwrap();
+    plan.write(&out, &mut |_| ControlFlow::Continue(())).unwrap();
+    let found = fs::read(&out).unwrap();
+    assert_eq!(found[data] ^ 1, whole[data]);
+    assert_eq!(found.iter().zip(&whole).filter(|(a, b)| a != b).count(), 1);
+    assert_eq!(folder.names(), ["in.gguf", "out.gguf", "whole.gguf"]);
+    // A part of other types, cut off or without its note is begun again.
+    fs::remove_file(&out).unwrap();
+    let other = QuantizeOptions::new(FileType::Q4_0);
+    for spoil in 0..3 {
+        let first = QuantizePlan::new(&file, if spoil == 0 { &other } else { &options }).unwrap();
+        stop_after(&first, &out, 4);
+        match spoil {
+            1 => fs::write(&part, b"GGUF").unwrap(),
+            2 => fs::remove_file(folder.join("out.gguf.part.note")).unwrap(),
+            _ => {}
+        }
+        plan.write(&out, &mut |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!(fs::read(&out).unwrap(), whole, "{spoil}");
+        fs::remove_file(&out).unwrap();
+    }
+}
+
 #[test]
 fn few_bits_ask_for_an_importance_matrix() {
     let file = toy();

@@ -1,52 +1,17 @@
 //! The new file or files.
 
-use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::cell::Cell;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use firth_gguf::{Metadata, Value, WriteError, Writer};
 
+use super::part::Part;
 use super::rows::{self, RowError};
 use super::{Planned, QuantizeError, QuantizePlan, QuantizeProgress};
-
-/// A file under its temporary name, removed unless it is kept.
-struct Part {
-    temporary: PathBuf,
-    path: PathBuf,
-    kept: bool,
-}
-
-impl Part {
-    fn create(path: PathBuf) -> io::Result<(Part, File)> {
-        let mut name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
-        name.push(format!(".{}.part", std::process::id()));
-        let temporary = path.with_file_name(name);
-        let file = OpenOptions::new().write(true).create_new(true).open(&temporary)?;
-        Ok((Part { temporary, path, kept: false }, file))
-    }
-
-    fn keep(&mut self) -> io::Result<()> {
-        fs::rename(&self.temporary, &self.path)?;
-        self.kept = true;
-        sync_folder(&self.path)
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        if !self.kept {
-            // What cannot be removed stays under its temporary name; there is nobody to tell.
-            let _ = fs::remove_file(&self.temporary);
-        }
-    }
-}
-
-/// Makes a rename last. Only some systems open folders.
-fn sync_folder(path: &Path) -> io::Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
-}
 
 pub(super) fn write(
     plan: &QuantizePlan,
@@ -59,16 +24,39 @@ pub(super) fn write(
     }
     let mut parts = Vec::new();
     for (shard, path) in paths.iter().enumerate() {
-        let failed = |source: io::Error| output(path, source.into());
-        let (part, file) = Part::create(path.clone()).map_err(failed)?;
-        parts.push(part);
-        write_shard(plan, shard, paths.len(), path, &file, on)?;
-        file.sync_all().map_err(failed)?;
+        let tensors = tensors_of(plan, shard, paths.len());
+        let metadata = metadata(plan, shard, paths.len());
+        let part = Part::open(path.clone(), make(plan, &metadata, &tensors));
+        parts.push(part.map_err(|source| output(path, source.into()))?);
+        let part = parts.last().expect("just pushed");
+        let written = write_shard(plan, metadata, &tensors, part, on);
+        if matches!(written, Err(QuantizeError::Interrupted)) {
+            parts.iter().for_each(Part::leave);
+        }
+        written?;
     }
-    for part in &mut parts {
-        part.keep().map_err(|source| output(&part.path, source.into()))?;
+    for part in &parts {
+        part.keep().map_err(|source| output(part.path(), source.into()))?;
     }
     Ok(paths)
+}
+
+/// What a file is made of: its keys and tensors, the input, and what decides the bits of blocks.
+fn make(plan: &QuantizePlan, metadata: &Metadata, tensors: &[&Planned]) -> u64 {
+    let mut h = DefaultHasher::new();
+    for (key, value) in metadata.iter() {
+        (key, format!("{value:?}")).hash(&mut h);
+    }
+    for p in tensors {
+        (&p.tensor.name, &p.tensor.shape, p.tensor.dtype.name(), p.dtype.name()).hash(&mut h);
+    }
+    for path in plan.file.paths() {
+        let found = fs::metadata(path).ok();
+        (path, found.as_ref().map(|m| m.len()), found.and_then(|m| m.modified().ok())).hash(&mut h);
+    }
+    plan.options.importance.as_ref().map(|i| i.fingerprint()).hash(&mut h);
+    env!("CARGO_PKG_VERSION").hash(&mut h);
+    h.finish()
 }
 
 fn output(path: &Path, why: WriteError) -> QuantizeError {
@@ -100,31 +88,48 @@ fn refuse_input(plan: &QuantizePlan, path: &Path) -> Result<(), QuantizeError> {
     }
 }
 
-fn write_shard(
-    plan: &QuantizePlan,
-    shard: usize,
-    count: usize,
-    path: &Path,
-    file: &File,
-    on: &mut dyn FnMut(QuantizeProgress) -> ControlFlow<()>,
-) -> Result<(), QuantizeError> {
+/// The tensors of a shard in the order of its file.
+fn tensors_of<'p>(plan: &'p QuantizePlan, shard: usize, count: usize) -> Vec<&'p Planned<'p>> {
     let mut tensors: Vec<&Planned> = plan.tensors.iter().collect();
     if count > 1 {
         tensors.retain(|p| p.tensor.shard == shard);
         tensors.sort_by_key(|p| p.tensor.offset);
     }
+    tensors
+}
+
+fn write_shard(
+    plan: &QuantizePlan,
+    metadata: Metadata,
+    tensors: &[&Planned],
+    part: &Part,
+    on: &mut dyn FnMut(QuantizeProgress) -> ControlFlow<()>,
+) -> Result<(), QuantizeError> {
+    let path = part.path().to_owned();
     let mut writer = Writer::new();
-    *writer.metadata_mut() = metadata(plan, shard, count);
-    for p in &tensors {
+    *writer.metadata_mut() = metadata;
+    for p in tensors {
         let added = writer.add_tensor_later(p.tensor.name.as_str(), &p.tensor.shape, p.dtype);
-        added.map_err(|source| output(path, source))?;
+        added.map_err(|source| output(&path, source))?;
     }
     // The writer knows errors of the output only; those of the input wait here.
     let (mut failure, mut next) = (None, tensors.iter());
-    let written = writer.write_streamed(file, |_, out| {
+    let (at, done) = (Cell::new(0), Cell::new(0));
+    let tail = part.output(&at);
+    let written = writer.write_streamed(tail, |_, out| {
         let planned = next.next().expect("one call for each tensor");
+        out.flush()?;
+        if at.get() + planned.bytes() <= part.trusted {
+            pass_over(planned.bytes(), out)?;
+            let _ = on(QuantizeProgress { planned, bytes: planned.tensor.len });
+            return Ok(());
+        }
         match rows::convert(plan, planned, out, on) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                out.flush()?;
+                done.set(at.get());
+                part.progress(done.get(), false)
+            }
             Err(RowError::Output(e)) => Err(e),
             Err(RowError::Input(e)) => {
                 failure = Some(e);
@@ -132,10 +137,22 @@ fn write_shard(
             }
         }
     });
+    let noted = match (&failure, &written) {
+        // What cannot be noted is done again.
+        (Some(QuantizeError::Interrupted), _) => part.progress(done.get(), true).or(Ok(())),
+        (None, Ok(())) => part.progress(at.get(), true),
+        _ => Ok(()),
+    };
     match (failure, written) {
         (Some(e), _) => Err(e),
-        (None, written) => written.map_err(|source| output(path, source)),
+        (None, Err(source)) => Err(output(&path, source)),
+        (None, Ok(())) => noted.map_err(|source| output(&path, source.into())),
     }
+}
+
+/// Stands for the data of a tensor that a former run has written.
+fn pass_over(bytes: u64, out: &mut dyn Write) -> io::Result<()> {
+    io::copy(&mut io::Read::take(io::repeat(0), bytes), out).map(drop)
 }
 
 /// The keys of a file: all of the input's in the first shard, those of the split in each.
