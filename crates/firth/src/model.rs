@@ -272,6 +272,7 @@ impl Model {
                     Event::Token(id) => return answer.push(vocab, id, on),
                     Event::Done(finished) => end = Some(Ok(finished)),
                     Event::Failed(e) => end = Some(Err(e)),
+                    Event::Prompt(_) | Event::PromptLogprobs(_) | Event::Logprobs(_) => {}
                 }
                 ControlFlow::Continue(())
             });
