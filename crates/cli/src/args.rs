@@ -34,6 +34,8 @@ pub enum Command {
     Detokenize(Detokenize),
     /// Metadata, tensors, and whether firth runs the file
     Inspect(Inspect),
+    /// Models on this machine, by the names that commands take
+    List(List),
     /// A model file in another type
     Quantize(Quantize),
     /// What each weight is multiplied with over a text, for quantize --imatrix
@@ -411,6 +413,14 @@ pub struct Inspect {
     /// The model
     pub model: String,
     /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `firth list`.
+#[derive(Args)]
+pub struct List {
+    /// One JSON array
     #[arg(long)]
     pub json: bool,
 }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use firth::{
-    Dtype, EngineOptions, FileType, PerplexityOptions, QuantizeOptions, QuantizePlan, TensorType, perplexity,
+    Dtype, EngineOptions, FileType, Imatrix, ImatrixOptions, Importance, PerplexityOptions, QuantizeOptions,
+    QuantizePlan, TensorType, perplexity,
 };
 use firth_conformance::{fixture, models};
 use firth_cpu::Level;
@@ -167,4 +168,67 @@ fn a_file_with_rules_of_the_user_runs() {
     assert_eq!(of("blk.2.ffn_down.weight"), Dtype::Q4_K);
     assert_eq!(of("token_embd.weight"), Dtype::Q4_K);
     assert!(measure(&file, &(0..600).map(|i| i * 7 % 4000).collect::<Vec<u32>>()).is_finite());
+}
+
+fn collect(file: &Arc<Gguf>, ids: &[u32], batch: usize) -> Imatrix {
+    let settings = EngineOptions { ctx: Some(128), batch, observe: true, ..EngineOptions::default() };
+    let mut engine = models::engine(file, &settings, Level::detect(), 2);
+    let options = ImatrixOptions { ctx: 128, chunks: Some(3), bos: None, output: false };
+    Imatrix::collect(&mut engine, ids, &options, &mut |_| {}).expect("the model runs")
+}
+
+/// Sums do not depend on how a text was cut into steps, a token counts once for a matrix and once for each expert that
+/// it chose, and no step of an engine that is observed differs from those of one that is not.
+#[test]
+fn importance_is_the_same_however_it_was_computed() {
+    let Some(shared) = fixture::shared() else { return };
+    for name in ["qwen3-tiny-F32", "qwen35moe-tiny-mtp-F16"] {
+        let file = Arc::new(tiny(&shared, name));
+        let ids: Vec<u32> = (0..400).map(|i| 300 + i * 37 % 3000).collect();
+        let whole = collect(&file, &ids, 128);
+        assert!(whole == collect(&file, &ids, 23), "{name}: the cut shows");
+        assert_eq!(whole.counts("blk.0.ffn_gate.weight").unwrap_or(&[384]), [384]);
+        assert!(
+            whole.counts("output.weight").is_none() && whole.len() > 7,
+            "{name}: {} entries",
+            whole.len()
+        );
+        let m = file.metadata();
+        let arch = m.require_str("general.architecture").expect("a name");
+        if let Some(used) = m.u32(&format!("{arch}.expert_used_count")).expect("a number") {
+            let counts = whole.counts("blk.0.ffn_down_exps.weight").expect("an entry");
+            assert_eq!(counts.iter().sum::<u64>(), 384 * u64::from(used));
+            assert!(counts.len() > used as usize);
+        }
+    }
+}
+
+/// What was collected makes a file of few bits better, through the file that both programs share.
+#[test]
+fn importance_is_of_use() {
+    let Some(shared) = fixture::shared() else { return };
+    let source = Arc::new(tiny(&shared, "qwen3-tiny-F32"));
+    let vocab = Vocab::from_metadata(source.metadata()).expect("a vocabulary");
+    let text = std::fs::read_to_string(shared.join("fixtures/text/austen-64k.txt")).expect("a text");
+    let encode = |text: &str| vocab.encode(text, Encode::default()).expect("ids");
+    let (learn, ids) = (encode(&text[30_000..50_000]), encode(&text[..16_000]));
+    let matrix = Temporary::new("matrix");
+    collect(&source, &learn, 128).write(&matrix.0, "austen").expect("a file");
+    let mut with = options(FileType::Q2_K);
+    with.importance = Some(Importance::open(&matrix.0).expect("a file of ours can be read"));
+    let (_a, plain) = quantize(&source, &options(FileType::Q2_K), "plain");
+    let (_b, better) = quantize(&source, &with, "better");
+    let found = [measure(&plain, &ids), measure(&better, &ids)];
+    println!("Q2_K: perplexity {:.4} without, {:.4} with a matrix", found[0], found[1]);
+    assert!(found[1] < found[0], "{found:?}");
+    assert_eq!(better.metadata().u32("quantize.imatrix.chunks_count").expect("a number"), Some(3));
+    // Types that need one can be written, and run.
+    for t in [FileType::IQ3_XXS, FileType::IQ2_XS] {
+        let mut few = options(t);
+        few.importance = with.importance.clone();
+        let (_c, file) = quantize(&source, &few, t.name());
+        let ppl = measure(&file, &ids);
+        println!("{}: perplexity {ppl:.4}", t.name());
+        assert!(ppl.is_finite() && ppl < 100.0 * found[0], "{}: {ppl}", t.name());
+    }
 }

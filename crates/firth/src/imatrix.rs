@@ -30,7 +30,7 @@ struct Sums {
 }
 
 /// What was collected.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Imatrix {
     entries: BTreeMap<String, Sums>,
     chunks: usize,
@@ -108,6 +108,11 @@ impl Imatrix {
     /// Chunks that were run.
     pub fn chunks(&self) -> usize {
         self.chunks
+    }
+
+    /// Rows that each matrix of a weight met; `None` where the weight has no entry.
+    pub fn counts(&self, tensor: &str) -> Option<&[u64]> {
+        self.entries.get(tensor).map(|s| &s.counts[..])
     }
 
     /// Experts that no row met, by weight: what is quantised for them counts each column alike.

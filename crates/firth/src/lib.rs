@@ -27,6 +27,7 @@ mod model;
 mod open;
 mod perplexity;
 mod quantize;
+mod store;
 
 pub use breakers::{DRY_BREAKERS, dry_breakers};
 pub use chat::Conversation;
@@ -42,6 +43,7 @@ pub use quantize::{
     FileType, Importance, ImportanceError, Planned, QuantizeError, QuantizeOptions, QuantizePlan,
     QuantizeProgress, TensorType,
 };
+pub use store::{Keeper, LocalModel, Stores};
 
 pub use firth_engine::{
     DraftLength, EngineError, EngineOptions, Finished, SpecMode, SpecOptions, StopReason, Timings,

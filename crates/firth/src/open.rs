@@ -1,11 +1,12 @@
 //! A model by path, and the one that comes with the library.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use firth_gguf::{Gguf, Value};
 
 use crate::error::Error;
+use crate::store::Stores;
 
 /// The small bundled model.
 static BUNDLED: &[u8] = include_bytes!("../assets/qwen35-tiny-mtp-Q4_K_M.gguf");
@@ -15,17 +16,29 @@ pub fn bundled() -> Result<Arc<Gguf>, Error> {
     Ok(Arc::new(Gguf::from_bytes(BUNDLED.to_vec(), "bundled qwen35-tiny-mtp")?))
 }
 
-/// Opens a model file and applies overrides `KEY=TYPE:VALUE`.
-pub fn open(path: &Path, overrides: &[String]) -> Result<Arc<Gguf>, Error> {
-    if !path.exists() {
-        let name = path.display().to_string();
-        return Err(Error::NotFound { name, reason: "no such file".into() });
-    }
-    let mut file = Gguf::open(path)?;
+/// Opens a model, by path or by a name that [`Stores::list`] shows, and applies overrides `KEY=TYPE:VALUE`.
+///
+/// # Errors
+/// There is no such model, its file is damaged, or an override has no meaning.
+pub fn open(model: &Path, overrides: &[String]) -> Result<Arc<Gguf>, Error> {
+    let mut file = Gguf::open(&locate(model)?)?;
     for o in overrides {
         override_kv(&mut file, o)?;
     }
     Ok(Arc::new(file))
+}
+
+/// The file of a model: the path itself where it exists, else what a store of this machine has of that name.
+fn locate(model: &Path) -> Result<PathBuf, Error> {
+    if model.exists() {
+        return Ok(model.to_owned());
+    }
+    let name = model.display().to_string();
+    let is_path = model.is_absolute() || name.starts_with('.') || name.to_lowercase().ends_with(".gguf");
+    match is_path {
+        true => Err(Error::NotFound { name, reason: "no such file".into() }),
+        false => Stores::of_this_machine().find(&name),
+    }
 }
 
 /// Sets one metadata key from `KEY=TYPE:VALUE`; types are int, float, bool and str.

@@ -3,6 +3,7 @@
 
 mod cut_law;
 mod fixtures;
+mod quantised;
 mod speculation;
 
 use std::process::ExitCode;
@@ -24,6 +25,8 @@ enum Command {
     CutLaw(cut_law::Args),
     /// Every architecture fixture against its reference logits
     Fixtures(fixtures::Args),
+    /// What a model loses in each type of file
+    Quantised(quantised::Args),
     /// What speculation is worth on a model: an oracle, a drafter that is always wrong, the model's own head
     Speculation(speculation::Args),
 }
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::CutLaw(a) => cut_law::run(&a),
         Command::Fixtures(a) => fixtures::run(&a),
+        Command::Quantised(a) => quantised::run(&a),
         Command::Speculation(a) => speculation::main(&a),
     };
     match result {

@@ -6,6 +6,7 @@ mod check;
 mod devices;
 mod imatrix;
 mod inspect;
+mod list;
 mod logits;
 mod perplexity;
 mod quantize;
@@ -37,6 +38,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Detokenize(a) => tokenize::detokenize(a),
         Command::Imatrix(a) => imatrix::imatrix(a),
         Command::Inspect(a) => inspect::inspect(a),
+        Command::List(a) => list::list(a),
         Command::Quantize(a) => quantize::quantize(a),
         Command::Devices(a) => devices::devices(a),
     }

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use firth::{Answer, ChatOptions, GenerateOptions, Message, Model};
+use firth::{Answer, ChatOptions, GenerateOptions, Message, Model, Stores};
 use serde_json::json;
 
 use crate::args::Run;
@@ -66,7 +66,8 @@ fn words(a: &Run) -> Result<(Option<String>, String)> {
 }
 
 fn is_model(word: &str) -> bool {
-    Path::new(word).is_file() || word.ends_with(".gguf")
+    let named = || !word.contains(char::is_whitespace) && Stores::of_this_machine().find(word).is_ok();
+    Path::new(word).is_file() || word.ends_with(".gguf") || named()
 }
 
 fn stdin() -> Result<String> {
