@@ -44,12 +44,14 @@ pub(crate) trait Super: 'static {
     /// Values of a sub-block.
     const SUB: usize = 256 / (Self::CHUNKS * Self::PARTS);
     /// Which sixteen of the super-block a sub-block starts at.
+    #[inline(always)]
     fn sixteenth(chunk: usize, part: usize) -> usize {
         (chunk * Self::PARTS + part) * (Self::SUB / 16)
     }
     /// Scales of 16 outputs.
     unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I;
     /// Minima of 16 outputs.
+    #[inline(always)]
     unsafe fn min<S: Simd>(s: S, _p: *const u8, _chunk: usize, _part: usize, _h: usize) -> S::I {
         s.splat_i(0)
     }

@@ -57,6 +57,7 @@ pub(crate) trait Block: 'static {
     /// Whether there is a minimum.
     const MIN: bool = false;
     /// Scales of 16 outputs.
+    #[inline(always)]
     unsafe fn scale<S: Simd>(s: S, p: *const u8, h: usize) -> S::F {
         // SAFETY: 32 f16 lead the block.
         unsafe { s.load_f16_ptr(p.add(h * 32).cast()) }

@@ -57,27 +57,29 @@ impl<'a> OutRows<'a> {
         );
     }
 
-    /// Writes the lanes of a 16-wide `half` (0 or 1) of `panel` in `row` that exist.
+    /// Where output `j` of `row` goes.
     ///
     /// # Safety
-    /// `row` and `n` passed [`OutRows::check`]; `panel` is one of `n` outputs.
+    /// `row` and more than `j` outputs passed [`OutRows::check`].
     #[inline(always)]
-    pub(crate) unsafe fn put<S: Simd>(&self, s: S, row: usize, panel: usize, half: usize, n: usize, v: S::F) {
-        let j = panel * PANEL + half * LANES;
-        if j >= n {
-            return;
-        }
-        // SAFETY: the row has a place, and j < n, so the checked extent holds the first min(16, n - j) floats from
-        // there.
+    unsafe fn place(&self, row: usize, j: usize) -> *mut f32 {
+        // SAFETY: the row has a place, and j lies in the checked extent.
         unsafe {
             let row = self.index.map_or(row, |index| *index.get_unchecked(row) as usize);
-            let p = self.ptr.add(row * self.stride + j);
-            if j + LANES <= n {
-                s.store_ptr(p, v);
-            } else {
-                s.store_partial(std::slice::from_raw_parts_mut(p, n - j), v);
-            }
+            self.ptr.add(row * self.stride + j)
         }
+    }
+
+    /// Writes the outputs `j..n` of `row` that `values` holds, fewer than it has.
+    ///
+    /// # Safety
+    /// `row` and `n` passed [`OutRows::check`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn put_edge(&self, row: usize, j: usize, n: usize, values: &[f32; LANES]) {
+        let len = n.saturating_sub(j);
+        // SAFETY: the checked extent holds `len` floats from there.
+        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.place(row, j), len.min(LANES)) }
     }
 }
 
@@ -142,7 +144,7 @@ pub(crate) const fn unrolls(level: Level) -> bool {
 
 impl<T: TileFn, const R: usize> Tiles<'_, T, R> {
     /// # Safety
-    /// As [`TileFn::tile`] and [`OutRows::put`].
+    /// As [`TileFn::tile`]; the rows and outputs passed [`OutRows::check`].
     #[inline(always)]
     unsafe fn one<S: Simd>(&self, s: S, p: *const u8, panel: usize, t: usize) {
         // Only one of the three shapes is compiled for a level.
@@ -172,7 +174,7 @@ impl<T: TileFn, const R: usize> Tiles<'_, T, R> {
     }
 
     /// # Safety
-    /// As [`TileFn::tile`] and [`OutRows::put`].
+    /// As [`TileFn::tile`]; the rows and outputs passed [`OutRows::check`].
     #[inline(always)]
     unsafe fn piece<S: Simd, const NR: usize, const NH: usize>(
         &self,
@@ -189,9 +191,20 @@ impl<T: TileFn, const R: usize> Tiles<'_, T, R> {
         unsafe {
             let sums = T::tile::<S, NR, NH>(s, p, tile, stride, self.k, row0, half);
             let first = self.row0 + t * TILE_ROWS + row0;
+            let j = panel * PANEL + half * LANES;
+            // No call on the common way: the sums would have to lie in memory across it, and the compiler would
+            // keep them there in the loop that makes them.
+            if j + NH * LANES <= self.n {
+                for r in 0..NR {
+                    for h in 0..NH {
+                        s.store_ptr(self.out.place(first + r, j + h * LANES), sums[r][h]);
+                    }
+                }
+                return;
+            }
             for r in 0..NR {
                 for h in 0..NH {
-                    self.out.put(s, first + r, panel, half + h, self.n, sums[r][h]);
+                    self.out.put_edge(first + r, j + h * LANES, self.n, &s.to_array(sums[r][h]));
                 }
             }
         }
