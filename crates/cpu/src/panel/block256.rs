@@ -222,7 +222,7 @@ impl Super for IQ4_XS {
 }
 
 /// A panel of `B` whose weights were widened to bytes, for many rows: the header (scales as bytes,
-/// minima where they come singly), then bytes in stream order.
+/// minima where they come singly), then bytes in the order of the values, so that all sub-blocks are read alike.
 pub(crate) struct Wide<B>(PhantomData<B>);
 
 const WIDE_MINS: usize = 128;
@@ -232,29 +232,24 @@ const WIDE_BYTES: usize = 1152;
 impl<B: Super> Super for Wide<B> {
     const BYTES: usize = WIDE_BYTES + 8192;
     const COLD: bool = false;
-    const CHUNKS: usize = B::CHUNKS;
-    const PARTS: usize = B::PARTS;
+    const CHUNKS: usize = 256 / B::SUB;
+    const PARTS: usize = 1;
     const OFFSET: Offset = B::OFFSET;
     const MINIMA: Minima = B::MINIMA;
     #[inline(always)]
-    fn sixteenth(chunk: usize, part: usize) -> usize {
-        B::sixteenth(chunk, part)
+    unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, _part: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        unsafe { s.load_i8_ptr(p.add(WIDE_SCALES + 32 * chunk + 16 * h)) }
     }
     #[inline(always)]
-    unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I {
+    unsafe fn min<S: Simd>(s: S, p: *const u8, chunk: usize, _part: usize, h: usize) -> S::I {
         // SAFETY: within the block.
-        unsafe { s.load_i8_ptr(p.add(WIDE_SCALES + 32 * (chunk * B::PARTS + part) + 16 * h)) }
+        unsafe { s.load_u8_ptr(p.add(WIDE_MINS + 32 * chunk + 16 * h)) }
     }
     #[inline(always)]
-    unsafe fn min<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I {
+    unsafe fn group<S: Simd>(s: S, p: *const u8, chunk: usize, _part: usize, g: usize, h: usize) -> S::I {
         // SAFETY: within the block.
-        unsafe { s.load_u8_ptr(p.add(WIDE_MINS + 32 * (chunk * B::PARTS + part) + 16 * h)) }
-    }
-    #[inline(always)]
-    unsafe fn group<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, g: usize, h: usize) -> S::I {
-        let sub = chunk * B::PARTS + part;
-        // SAFETY: within the block.
-        unsafe { s.load_i_ptr(p.add(WIDE_BYTES + (sub * (B::SUB / 4) + g) * 128 + 64 * h)) }
+        unsafe { s.load_i_ptr(p.add(WIDE_BYTES + (chunk * (B::SUB / 4) + g) * 128 + 64 * h)) }
     }
 }
 
@@ -291,7 +286,7 @@ unsafe fn widen_block<S: Simd, B: Super>(s: S, p: *const u8, dst: *mut u8) {
         std::ptr::copy_nonoverlapping(p, dst, head);
         for chunk in 0..B::CHUNKS {
             for part in 0..B::PARTS {
-                let sub = chunk * B::PARTS + part;
+                let sub = B::sixteenth(chunk, part) / (B::SUB / 16);
                 for h in 0..2 {
                     let at = 32 * sub + 16 * h;
                     s.store_low8_ptr(dst.add(WIDE_SCALES + at), B::scale(s, p, chunk, part, h));
