@@ -294,6 +294,9 @@ unsafe fn widen_block<S: Simd, B: Super>(s: S, p: *const u8, dst: *mut u8) {
                         s.store_low8_ptr(dst.add(WIDE_MINS + at), B::min(s, p, chunk, part, h));
                     }
                     for g in 0..B::SUB / 4 {
+                        if h == 0 {
+                            fetch::<B>(p, chunk, part * (B::SUB / 4) + g);
+                        }
                         let to = WIDE_BYTES + (sub * (B::SUB / 4) + g) * 128 + 64 * h;
                         s.store_i_ptr(dst.add(to), B::group(s, p, chunk, part, g, h));
                     }
@@ -301,6 +304,13 @@ unsafe fn widen_block<S: Simd, B: Super>(s: S, p: *const u8, dst: *mut u8) {
             }
         }
     }
+}
+
+/// Asks for the lines that step `step` of a chunk fetches well ahead.
+#[inline(always)]
+fn fetch<B: Super>(p: *const u8, chunk: usize, step: usize) {
+    let bytes = B::BYTES / B::CHUNKS;
+    ahead(p.wrapping_add(chunk * bytes), step, 64 / B::CHUNKS, bytes);
 }
 
 /// The activations of one tile in form Q256, from `row0` on.
@@ -373,7 +383,7 @@ unsafe fn block<S: Simd, B: Super, const NR: usize, const NH: usize>(
                 macro_rules! part {
                     ($($part:literal),*) => {$(
                         if const { $part < B::PARTS } {
-                            let p = opaque(p);
+                            let p = if const { B::PARTS > 2 } { opaque(p) } else { p };
                             sub::<S, B, NR, NH>(s, p, act, stride, half, chunk, $part, &mut isum, &mut jsum);
                         }
                     )*};
@@ -463,8 +473,7 @@ unsafe fn sub<S: Simd, B: Super, const NR: usize, const NH: usize>(
             eight!(S::LEVEL, g => {
                 if g < B::SUB / 4 {
                     if const { B::COLD } {
-                        let step = (chunk * B::PARTS + part) * (B::SUB / 4) + g;
-                        ahead::<NR>(p, step * (B::BYTES / 64), B::BYTES / 64);
+                        fetch::<B>(p, chunk, part * (B::SUB / 4) + g);
                     }
                     let mut w = [s.splat_i(0); NH];
                     for h in 0..NH {

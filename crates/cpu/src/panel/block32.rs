@@ -184,7 +184,7 @@ impl<B: Block> TileFn for Blocks32<B> {
                     }
                 } else {
                     eight!(S::LEVEL, g => {
-                        ahead::<NR>(p, B::BYTES * g / 8, B::BYTES / 8);
+                        ahead(p, g, 8, B::BYTES);
                         let mut w = [s.splat_i(0); NH];
                         for h in 0..NH {
                             w[h] = B::group(s, p, g, half + h);

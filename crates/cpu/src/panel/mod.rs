@@ -187,6 +187,9 @@ pub fn matmul(
     }
 }
 
+/// Rows that pay for widening a panel: it costs as much as a tile, and saves a sixth of each.
+const WIDEN_ROWS: usize = 6 * TILE_ROWS;
+
 /// A product whose sizes were checked.
 struct Call<'a> {
     level: Level,
@@ -213,7 +216,7 @@ impl Call<'_> {
 
     /// Panels widened to bytes in scratch, where the rows are many enough to pay for it.
     fn widened<B: Super>(&self, range: Range<usize>, scratch: &mut [f32]) {
-        if self.act.layout.rows <= TILE_ROWS {
+        if self.act.layout.rows < WIDEN_ROWS {
             return self.plain::<Blocks256<B>>(range);
         }
         let (bytes, n_blocks) = (self.layout.panel_bytes(), self.layout.blocks());

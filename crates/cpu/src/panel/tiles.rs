@@ -228,18 +228,15 @@ pub(crate) use eight;
 /// Bytes that a prefetch runs ahead of the kernel.
 const AHEAD: usize = 8192;
 
-/// Asks for the lines of one step of a kernel of `NR` rows, `len` bytes (up to two lines) from `offset` in the block
-/// at `p`, well ahead. Spread over the steps: a burst at the start of a block would stall the core. Into the
-/// second-level cache, which takes more requests at a time than the first. A full tile asks for nothing: it is bound
-/// by arithmetic, and its panel serves many tiles.
+/// Asks for the lines that step `step` of `steps` fetches of the `bytes` well ahead of the block at `p`. Spread over the
+/// steps: a burst at the start of a block would stall the core. Each line once, into the second-level cache, which takes
+/// more requests at a time than the first.
 #[inline(always)]
-pub(crate) fn ahead<const NR: usize>(p: *const u8, offset: usize, len: usize) {
-    if const { NR < TILE_ROWS } {
-        let p = p.wrapping_add(AHEAD + offset);
-        prefetch_far(p);
-        if len > 64 {
-            prefetch_far(p.wrapping_add(64));
-        }
+pub(crate) fn ahead(p: *const u8, step: usize, steps: usize, bytes: usize) {
+    let mut line = step;
+    while line < bytes.div_ceil(64) {
+        prefetch_far(p.wrapping_add(AHEAD + 64 * line));
+        line += steps;
     }
 }
 
