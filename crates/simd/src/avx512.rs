@@ -46,6 +46,12 @@ macro_rules! reg {
     };
 }
 
+/// A mask of the first `n < 16` lanes.
+#[inline(always)]
+fn first_lanes(n: usize) -> __mmask16 {
+    ((1u32 << n) - 1) as __mmask16
+}
+
 impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
@@ -108,6 +114,24 @@ impl Simd for Avx512 {
         let a = self.select(self.is_nan(a), self.splat(f32::from_bits(0x7fc0_0000)), a);
         // SAFETY: the caller vouches for 32 bytes.
         unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(a)) }
+    }
+
+    // With masks, and so without a call on any way: the caller's registers stay where they are.
+    #[inline(always)]
+    fn load_partial(self, src: &[f32], fill: f32) -> __m512 {
+        if let Some(whole) = src.first_chunk() {
+            return self.load(whole);
+        }
+        // SAFETY: lanes beyond `src` are masked and not touched; the token proves the instructions.
+        unsafe { _mm512_mask_loadu_ps(self.splat(fill), first_lanes(src.len()), src.as_ptr()) }
+    }
+    #[inline(always)]
+    fn store_partial(self, dst: &mut [f32], a: __m512) {
+        if let Some(whole) = dst.first_chunk_mut() {
+            return self.store(whole, a);
+        }
+        // SAFETY: lanes beyond `dst` are masked and not touched; the token proves the instructions.
+        unsafe { _mm512_mask_storeu_ps(dst.as_mut_ptr(), first_lanes(dst.len()), a) }
     }
 
     #[inline(always)]

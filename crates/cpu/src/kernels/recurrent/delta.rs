@@ -116,7 +116,7 @@ impl<'t, T: Fn(usize) -> Token<'t>> Columns<'_, T> {
             };
             let mut delta = [s.zero(); N];
             for n in 0..N {
-                let lanes = LANES.min(width - n * LANES);
+                let lanes = keep.lanes::<N>(n);
                 let v = s.load_partial(&x.v[first + n * LANES..][..lanes], 0.0);
                 let error = if PER_KEY { s.sub(v, p[n]) } else { s.fma(s.splat(-g), p[n], v) };
                 delta[n] = s.mul(error, s.splat(x.beta));
@@ -146,6 +146,14 @@ struct Shape {
     key: usize,
     stride: usize,
     width: usize,
+}
+
+impl Shape {
+    /// Lanes of register `n` of `N`: all of them where the block is whole, which the compiler then knows.
+    #[inline(always)]
+    fn lanes<const N: usize>(&self, n: usize) -> usize {
+        if N == COLUMNS / LANES { LANES } else { LANES.min(self.width - n * LANES) }
+    }
 }
 
 /// `q` times `by`, and its product with `k` by sixteen strided sums.
@@ -192,7 +200,7 @@ fn scale_in_place<S: Simd>(s: S, x: &mut [f32], by: &[f32]) {
 fn load<S: Simd, const N: usize>(s: S, shape: Shape, at: *const f32, i: usize) -> [S::F; N] {
     let mut m = [s.zero(); N];
     for (n, m) in m.iter_mut().enumerate() {
-        let lanes = LANES.min(shape.width - n * LANES);
+        let lanes = shape.lanes::<N>(n);
         // SAFETY: the row's columns lie in the block that the chunk has to itself.
         *m = unsafe {
             let row = at.add(i * shape.stride + n * LANES);
@@ -209,7 +217,7 @@ fn load<S: Simd, const N: usize>(s: S, shape: Shape, at: *const f32, i: usize) -
 #[inline(always)]
 fn store<S: Simd, const N: usize>(s: S, shape: Shape, to: *mut f32, i: usize, m: [S::F; N]) {
     for (n, m) in m.iter().enumerate() {
-        let lanes = LANES.min(shape.width - n * LANES);
+        let lanes = shape.lanes::<N>(n);
         // SAFETY: as in `load`.
         unsafe {
             let row = to.add(i * shape.stride + n * LANES);

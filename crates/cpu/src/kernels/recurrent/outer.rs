@@ -87,10 +87,10 @@ impl<'t, T: Fn(usize) -> Token<'t>> firth_simd::Kernel for Columns<'_, T> {
 }
 
 impl<'t, T: Fn(usize) -> Token<'t>> Columns<'_, T> {
-    /// Lanes of register `n`.
+    /// Lanes of register `n` of `N`: all of them where the block is whole, which the compiler then knows.
     #[inline(always)]
-    fn lanes(&self, n: usize) -> usize {
-        LANES.min(self.width - n * LANES)
+    fn lanes<const N: usize>(&self, n: usize) -> usize {
+        if N == COLUMNS / LANES { LANES } else { LANES.min(self.width - n * LANES) }
     }
 
     #[inline(always)]
@@ -105,7 +105,7 @@ impl<'t, T: Fn(usize) -> Token<'t>> Columns<'_, T> {
             let x = (self.token)(t);
             let (mut u, mut d) = ([s.zero(); N], [s.zero(); N]);
             for n in 0..N {
-                let lanes = self.lanes(n);
+                let lanes = self.lanes::<N>(n);
                 let at = self.first + n * LANES;
                 u[n] = s.load_partial(&x.x[at..at + lanes], 0.0);
                 if KIND != FIXED {
@@ -123,7 +123,7 @@ impl<'t, T: Fn(usize) -> Token<'t>> Columns<'_, T> {
                 for (n, y) in y.iter().enumerate() {
                     // SAFETY: these columns of the token's output are this chunk's.
                     let out = unsafe {
-                        std::slice::from_raw_parts_mut(x.y.add(self.first + n * LANES), self.lanes(n))
+                        std::slice::from_raw_parts_mut(x.y.add(self.first + n * LANES), self.lanes::<N>(n))
                     };
                     s.store_partial(out, *y);
                 }
@@ -172,12 +172,12 @@ impl<'t, T: Fn(usize) -> Token<'t>> Columns<'_, T> {
                     (HEAD, _) => s.splat(self.decays[i]),
                     (COLUMN, Decay::Columns(a)) => {
                         let from = i * self.stride + self.first + n * LANES;
-                        math::exp(s, s.mul(d[n], s.load_partial(&a[from..from + self.lanes(n)], 0.0)))
+                        math::exp(s, s.mul(d[n], s.load_partial(&a[from..from + self.lanes::<N>(n)], 0.0)))
                     }
                     _ => e,
                 };
-                let m = s.fma(b, u[n], s.mul(e, self.load::<S>(s, at, i, n)));
-                self.store(s, at, i, n, m);
+                let m = s.fma(b, u[n], s.mul(e, self.load::<S, N>(s, at, i, n)));
+                self.store::<S, N>(s, at, i, n, m);
                 y[n] = s.fma(m, c, y[n]);
             }
         }
@@ -188,15 +188,15 @@ impl<'t, T: Fn(usize) -> Token<'t>> Columns<'_, T> {
     fn flush<S: Simd, const N: usize>(&self, s: S, at: *mut f32) {
         for i in 0..self.rows {
             for n in 0..N {
-                let m = self.load::<S>(s, at, i, n);
-                self.store(s, at, i, n, s.select(s.lt(s.abs(m), s.splat(TINY)), s.zero(), m));
+                let m = self.load::<S, N>(s, at, i, n);
+                self.store::<S, N>(s, at, i, n, s.select(s.lt(s.abs(m), s.splat(TINY)), s.zero(), m));
             }
         }
     }
 
     #[inline(always)]
-    fn load<S: Simd>(&self, s: S, at: *mut f32, i: usize, n: usize) -> S::F {
-        let lanes = self.lanes(n);
+    fn load<S: Simd, const N: usize>(&self, s: S, at: *mut f32, i: usize, n: usize) -> S::F {
+        let lanes = self.lanes::<N>(n);
         // SAFETY: the columns lie in the block, or in the spare of its size, and are this chunk's.
         unsafe {
             let row = at.add(i * self.stride + n * LANES);
@@ -208,8 +208,8 @@ impl<'t, T: Fn(usize) -> Token<'t>> Columns<'_, T> {
     }
 
     #[inline(always)]
-    fn store<S: Simd>(&self, s: S, at: *mut f32, i: usize, n: usize, m: S::F) {
-        let lanes = self.lanes(n);
+    fn store<S: Simd, const N: usize>(&self, s: S, at: *mut f32, i: usize, n: usize, m: S::F) {
+        let lanes = self.lanes::<N>(n);
         // SAFETY: as in `load`.
         unsafe {
             let row = at.add(i * self.stride + n * LANES);
