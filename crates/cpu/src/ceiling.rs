@@ -55,7 +55,7 @@ impl firth_simd::Kernel for Read<'_> {
 pub fn int8_ceiling(pool: &Pool, level: Level) -> f64 {
     const ROUNDS: usize = 200_000;
     let mut best = 0.0f64;
-    for _ in 0..3 {
+    for _ in 0..12 {
         let start = Instant::now();
         pool.run(pool.threads(), &|i, _| {
             std::hint::black_box(dispatch(level, Dots { rounds: ROUNDS, seed: i as i32 }));
@@ -77,17 +77,19 @@ impl firth_simd::Kernel for Dots {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> i32 {
         // Each accumulator has other data: equal ones would be merged into one, and then time its latency.
+        let of = |i: i32| s.splat_i(std::hint::black_box(0x0102_0304 + i * 0x0101 + self.seed));
+        let (w, a) = ([of(0), of(1)], [of(2), of(3), of(4), of(5), of(6), of(7)]);
         let mut acc = [s.splat_i(0); 12];
-        let mut w = [s.splat_i(0); 12];
-        for (i, w) in w.iter_mut().enumerate() {
-            *w = s.splat_i(std::hint::black_box(0x0102_0304 + i as i32 * 0x0101 + self.seed));
-        }
-        let a = s.splat_i(std::hint::black_box(0x0201_0302));
         for _ in 0..self.rounds {
-            for (acc, w) in acc.iter_mut().zip(&w) {
-                *acc = s.dot_u7(*acc, *w, a);
+            for r in 0..6 {
+                acc[2 * r] = s.dot_u7(acc[2 * r], w[0], a[r]);
+                acc[2 * r + 1] = s.dot_u7(acc[2 * r + 1], w[1], a[r]);
             }
         }
-        acc.iter().fold(0, |sum, a| sum ^ s.to_array_i(*a)[0])
+        let mut total = 0i32;
+        for acc in acc {
+            total = total.wrapping_add(s.sum_i(acc));
+        }
+        total
     }
 }
