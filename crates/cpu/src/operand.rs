@@ -133,15 +133,18 @@ impl Rows {
         [r % a, r / a % b, r / a / b]
     }
 
+    #[inline(always)]
     fn address(&self, i: [usize; 3]) -> *mut u8 {
         self.base.wrapping_add(i[0] * self.strides[1] + i[1] * self.strides[2] + i[2] * self.strides[3])
     }
 
+    #[inline(always)]
     fn in_range(&self, i: [usize; 3]) -> bool {
         i[0] < self.dims[1] && i[1] < self.dims[2] && i[2] < self.dims[3]
     }
 
     /// Row at indices of axes 1 to 3.
+    #[inline(always)]
     pub fn f32_at(&self, i: [usize; 3]) -> &[f32] {
         assert!(self.in_range(i), "row {i:?} of {:?}", self.dims);
         // SAFETY: the index is in range and the plan proved the operand's reach; no chunk writes an operand.
@@ -161,13 +164,43 @@ impl Rows {
         unsafe { std::slice::from_raw_parts(self.address(i).cast(), self.dims[0]) }
     }
 
+    /// Indices of the row that follows.
+    #[inline(always)]
+    pub fn following(&self, [a, b, c]: [usize; 3]) -> [usize; 3] {
+        match (a + 1 < self.dims[1], b + 1 < self.dims[2]) {
+            (true, _) => [a + 1, b, c],
+            (false, true) => [0, b + 1, c],
+            (false, false) => [0, 0, c + 1],
+        }
+    }
+
+    /// The row that stands for row `i` where this tensor repeats along axes of a larger one.
+    #[inline(always)]
+    pub fn f32_repeated(&self, i: [usize; 3]) -> &[f32] {
+        let wrap = |axis: usize| match self.dims[axis + 1] {
+            0 | 1 => 0,
+            n => i[axis] % n,
+        };
+        self.f32_at([wrap(0), wrap(1), wrap(2)])
+    }
+
     /// Row `r` of a result, to write.
     ///
     /// # Safety
     /// Only one live borrow of a row at a time: a chunk writes its own rows, one after the other.
     #[allow(clippy::mut_from_ref, reason = "rows of a result are shared out to chunks, see the module")]
     pub unsafe fn f32_mut(&self, r: usize) -> &mut [f32] {
-        let i = self.split(r);
+        // SAFETY: the caller's word.
+        unsafe { self.f32_mut_at(self.split(r)) }
+    }
+
+    /// Row at indices of axes 1 to 3 of a result, to write.
+    ///
+    /// # Safety
+    /// As [`Rows::f32_mut`].
+    #[allow(clippy::mut_from_ref, reason = "rows of a result are shared out to chunks, see the module")]
+    #[inline(always)]
+    pub unsafe fn f32_mut_at(&self, i: [usize; 3]) -> &mut [f32] {
         assert!(self.in_range(i), "row {i:?} of {:?}", self.dims);
         // SAFETY: in range; the caller vouches that nobody else has the row.
         unsafe { std::slice::from_raw_parts_mut(self.address(i).cast(), self.dims[0]) }

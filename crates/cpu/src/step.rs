@@ -1,9 +1,9 @@
 //! A compiled op: its chunks of work and what it needs to run one.
 
 use firth_graph::{Op, SegOp, Type};
-use firth_simd::Level;
+use firth_simd::{Level, Simd, dispatch};
 
-use crate::operand::{Cx, Operand};
+use crate::operand::{Cx, Operand, Rows};
 use crate::program::CompileCx;
 
 /// Memory of one thread, allocated at load.
@@ -96,6 +96,72 @@ impl<F: RowFn> Step for ByRows<F> {
         let n = cx.rows(&self.result).n();
         for r in chunk * self.rows..((chunk + 1) * self.rows).min(n) {
             self.f.row(cx, r);
+        }
+    }
+}
+
+/// A function of rows in lanes. A chunk resolves its tensors and the instruction set once and not for each row: rows
+/// may be as short as a head.
+pub trait LaneFn: Send + Sync {
+    /// The tensors of a step.
+    type Tensors;
+
+    /// Resolves the tensors.
+    fn tensors(&self, cx: &Cx) -> Self::Tensors;
+
+    /// Computes the row at indices `i` of axes 1 to 3 of the results. Mark it `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// The row belongs to the caller, and no borrow of it lives.
+    unsafe fn row<S: Simd>(&self, s: S, tensors: &Self::Tensors, i: [usize; 3]);
+}
+
+/// Shares the rows of `result` out to chunks.
+struct ByLanes<F> {
+    f: F,
+    level: Level,
+    result: Operand,
+    rows: usize,
+}
+
+/// A step over the rows of `result`.
+pub fn by_lanes<F: LaneFn + 'static>(f: F, level: Level, result: &Operand) -> Box<dyn Step> {
+    let width = result.layout.shape.constant(0).unwrap_or(1);
+    Box::new(ByLanes { f, level, result: result.clone(), rows: rows_per_chunk(width) })
+}
+
+impl<F: LaneFn> Step for ByLanes<F> {
+    fn chunks(&self, cx: &Cx) -> usize {
+        cx.rows(&self.result).n().div_ceil(self.rows)
+    }
+
+    fn run(&self, cx: &Cx, chunk: usize, _worker: &mut Worker) {
+        let result = cx.rows(&self.result);
+        let first = chunk * self.rows;
+        let n = self.rows.min(result.n() - first);
+        dispatch(self.level, LaneRows { f: &self.f, tensors: self.f.tensors(cx), result, first, n });
+    }
+}
+
+/// The rows of a chunk.
+struct LaneRows<'a, F: LaneFn> {
+    f: &'a F,
+    tensors: F::Tensors,
+    result: Rows,
+    first: usize,
+    n: usize,
+}
+
+impl<F: LaneFn> firth_simd::Kernel for LaneRows<'_, F> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let mut i = self.result.split(self.first);
+        for _ in 0..self.n {
+            // SAFETY: the chunk's rows, one after the other.
+            unsafe { self.f.row(s, &self.tensors, i) };
+            i = self.result.following(i);
         }
     }
 }

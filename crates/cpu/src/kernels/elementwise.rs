@@ -1,11 +1,11 @@
 //! Element-wise ops: sums, products, activations, caps.
 
 use firth_graph::{ActKind, Op, SegOp};
-use firth_simd::{Level, Simd, dispatch, math};
+use firth_simd::{Simd, math};
 
-use crate::operand::{Cx, Operand};
+use crate::operand::{Cx, Operand, Rows};
 use crate::program::CompileCx;
-use crate::step::{Args, ByRows, Kernel, RowFn, Step, dense_rows};
+use crate::step::{Args, Kernel, LaneFn, Step, by_lanes, dense_rows};
 
 /// `y = f(a)` or `y = f(a, b)` on sixteen lanes.
 #[derive(Clone, Copy)]
@@ -76,31 +76,15 @@ fn signed_root<S: Simd>(s: S, x: S::F) -> S::F {
     s.select(s.is_nan(x), x, y)
 }
 
-/// One row.
-struct Row<'a> {
-    f: Function,
-    a: &'a [f32],
-    b: &'a [f32],
-    y: &'a mut [f32],
-}
-
-impl firth_simd::Kernel for Row<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        // The choice of the function is made once a row, so that each loop is a plain one.
-        match self.f {
-            Function::Add => each(s, Function::Add, self.a, self.b, self.y),
-            Function::Mul => each(s, Function::Mul, self.a, self.b, self.y),
-            Function::Gated(ActKind::Silu) => {
-                each(s, Function::Gated(ActKind::Silu), self.a, self.b, self.y);
-            }
-            Function::Gated(ActKind::GeluTanh) => {
-                each(s, Function::Gated(ActKind::GeluTanh), self.a, self.b, self.y);
-            }
-            f => each(s, f, self.a, self.b, self.y),
-        }
+/// One row. The choice of the function is made once a row, so that each loop is a plain one.
+#[inline(always)]
+fn row<S: Simd>(s: S, f: Function, a: &[f32], b: &[f32], y: &mut [f32]) {
+    match f {
+        Function::Add => each(s, Function::Add, a, b, y),
+        Function::Mul => each(s, Function::Mul, a, b, y),
+        Function::Gated(ActKind::Silu) => each(s, Function::Gated(ActKind::Silu), a, b, y),
+        Function::Gated(ActKind::GeluTanh) => each(s, Function::Gated(ActKind::GeluTanh), a, b, y),
+        f => each(s, f, a, b, y),
     }
 }
 
@@ -121,24 +105,27 @@ fn each<S: Simd>(s: S, f: Function, a: &[f32], b: &[f32], y: &mut [f32]) {
 
 struct Elementwise {
     f: Function,
-    level: Level,
     a: Operand,
     b: Option<Operand>,
     y: Operand,
 }
 
-impl RowFn for Elementwise {
-    fn row(&self, cx: &Cx, r: usize) {
-        let (a, y) = (cx.rows(&self.a), cx.rows(&self.y));
-        let i = y.split(r);
-        // SAFETY: row `r` belongs to this chunk.
-        let out = unsafe { y.f32_mut(r) };
-        let b = self.b.as_ref().map(|b| cx.rows(b));
-        let b: &[f32] = match &b {
-            Some(b) => b.f32_at([i[0] % b.dims[1].max(1), i[1] % b.dims[2].max(1), i[2] % b.dims[3].max(1)]),
+impl LaneFn for Elementwise {
+    type Tensors = (Rows, Option<Rows>, Rows);
+
+    fn tensors(&self, cx: &Cx) -> Self::Tensors {
+        (cx.rows(&self.a), self.b.as_ref().map(|b| cx.rows(b)), cx.rows(&self.y))
+    }
+
+    #[inline(always)]
+    unsafe fn row<S: Simd>(&self, s: S, (a, b, y): &Self::Tensors, i: [usize; 3]) {
+        // SAFETY: the row is the caller's.
+        let out = unsafe { y.f32_mut_at(i) };
+        let b = match b {
+            Some(b) => b.f32_repeated(i),
             None => &[0.0],
         };
-        dispatch(self.level, Row { f: self.f, a: a.f32_at(i), b, y: out });
+        row(s, self.f, a.f32_at(i), b, out);
     }
 }
 
@@ -147,7 +134,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
     let f = Function::of(&op.op).expect("the table names the ops");
     let b = (args.inputs.len() > 1).then(|| args.input(1));
     let y = args.result(0);
-    ByRows::boxed(Elementwise { f, level: args.level, a: args.input(0), b, y: y.clone() }, &y)
+    by_lanes(Elementwise { f, a: args.input(0), b, y: y.clone() }, args.level, &y)
 }
 
 const fn kernel(op: &'static str) -> Kernel {

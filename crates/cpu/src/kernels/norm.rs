@@ -1,11 +1,11 @@
 //! Norms: sums along the row run as sixteen strided sums and a fixed tree, at every instruction set.
 
 use firth_graph::{Op, SegOp};
-use firth_simd::{LANES, Level, Simd, dispatch};
+use firth_simd::{LANES, Simd};
 
-use crate::operand::{Cx, Operand};
+use crate::operand::{Cx, Operand, Rows};
 use crate::program::CompileCx;
-use crate::step::{Args, ByRows, Kernel, RowFn, Step, dense_rows};
+use crate::step::{Args, Kernel, LaneFn, Step, by_lanes, dense_rows};
 
 /// Sixteen strided partial sums of fma squares of `x - shift`, then the tree; a short tail adds nothing.
 #[inline(always)]
@@ -39,84 +39,52 @@ fn reciprocal(sum: f32, n: usize, eps: f32) -> f32 {
     1.0 / (sum / n as f32 + eps).sqrt()
 }
 
-struct L2<'a> {
-    x: &'a [f32],
-    eps: f32,
-    y: &'a mut [f32],
+#[inline(always)]
+fn l2<S: Simd>(s: S, x: &[f32], eps: f32, y: &mut [f32]) {
+    let r = s.splat(reciprocal(sum_squares(s, x, 0.0), 1, eps));
+    for (y, x) in y.chunks_mut(LANES).zip(x.chunks(LANES)) {
+        s.store_partial(y, s.mul(s.load_partial(x, 0.0), r));
+    }
 }
 
-impl firth_simd::Kernel for L2<'_> {
-    type Out = ();
+/// `total = a + b`.
+#[inline(always)]
+fn add<S: Simd>(s: S, a: &[f32], b: &[f32], total: &mut [f32]) {
+    for ((t, a), b) in total.chunks_mut(LANES).zip(a.chunks(LANES)).zip(b.chunks(LANES)) {
+        s.store_partial(t, s.add(s.load_partial(a, 0.0), s.load_partial(b, 0.0)));
+    }
+}
 
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let r = s.splat(reciprocal(sum_squares(s, self.x, 0.0), 1, self.eps));
-        for (y, x) in self.y.chunks_mut(LANES).zip(self.x.chunks(LANES)) {
+/// The norm of `x`, times `w` where there is one.
+#[inline(always)]
+fn rms<S: Simd>(s: S, x: &[f32], w: Option<&[f32]>, eps: f32, y: &mut [f32]) {
+    let r = s.splat(reciprocal(sum_squares(s, x, 0.0), x.len(), eps));
+    let Some(w) = w else {
+        for (y, x) in y.chunks_mut(LANES).zip(x.chunks(LANES)) {
             s.store_partial(y, s.mul(s.load_partial(x, 0.0), r));
         }
+        return;
+    };
+    for ((y, x), w) in y.chunks_mut(LANES).zip(x.chunks(LANES)).zip(w.chunks(LANES)) {
+        s.store_partial(y, s.mul(s.mul(s.load_partial(x, 0.0), r), s.load_partial(w, 0.0)));
     }
 }
 
-struct Rms<'a> {
-    /// `x`, or `a` of the sum that is normalised.
-    x: &'a [f32],
-    /// `b` of the sum and where the sum goes.
-    add: Option<(&'a [f32], &'a mut [f32])>,
-    w: Option<&'a [f32]>,
-    eps: f32,
-    y: &'a mut [f32],
-}
-
-impl firth_simd::Kernel for Rms<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let x = match self.add {
-            None => self.x,
-            Some((b, total)) => {
-                for ((t, a), b) in total.chunks_mut(LANES).zip(self.x.chunks(LANES)).zip(b.chunks(LANES)) {
-                    s.store_partial(t, s.add(s.load_partial(a, 0.0), s.load_partial(b, 0.0)));
-                }
-                &*total
-            }
-        };
-        let r = s.splat(reciprocal(sum_squares(s, x, 0.0), x.len(), self.eps));
-        for (i, (y, x)) in self.y.chunks_mut(LANES).zip(x.chunks(LANES)).enumerate() {
-            let mut v = s.mul(s.load_partial(x, 0.0), r);
-            if let Some(w) = self.w {
-                v = s.mul(v, s.load_partial(&w[i * LANES..i * LANES + y.len()], 0.0));
-            }
-            s.store_partial(y, v);
-        }
-    }
-}
-
-struct Layer<'a> {
-    x: &'a [f32],
-    eps: f32,
-    y: &'a mut [f32],
-}
-
-impl firth_simd::Kernel for Layer<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let mean = sum(s, self.x) / self.x.len() as f32;
-        let r = s.splat(reciprocal(sum_squares(s, self.x, mean), self.x.len(), self.eps));
-        let mean = s.splat(mean);
-        for (y, x) in self.y.chunks_mut(LANES).zip(self.x.chunks(LANES)) {
-            s.store_partial(y, s.mul(s.sub(s.load_partial(x, 0.0), mean), r));
-        }
+#[inline(always)]
+fn layer<S: Simd>(s: S, x: &[f32], eps: f32, y: &mut [f32]) {
+    let mean = sum(s, x) / x.len() as f32;
+    let r = s.splat(reciprocal(sum_squares(s, x, mean), x.len(), eps));
+    let mean = s.splat(mean);
+    for (y, x) in y.chunks_mut(LANES).zip(x.chunks(LANES)) {
+        s.store_partial(y, s.mul(s.sub(s.load_partial(x, 0.0), mean), r));
     }
 }
 
 struct Norm {
-    level: Level,
     kind: Kind,
     eps: f32,
     x: Operand,
+    /// What is added before the norm, and where the sum goes.
     add: Option<(Operand, Operand)>,
     w: Option<Operand>,
     y: Operand,
@@ -129,25 +97,47 @@ enum Kind {
     L2,
 }
 
-impl RowFn for Norm {
-    fn row(&self, cx: &Cx, r: usize) {
-        let (x, out) = (cx.rows(&self.x), cx.rows(&self.y));
-        let i = out.split(r);
-        // SAFETY: row `r` of both results belongs to this chunk.
-        let y = unsafe { out.f32_mut(r) };
+/// The tensors of a norm in a step.
+struct Tensors {
+    x: Rows,
+    add: Option<(Rows, Rows)>,
+    w: Option<Rows>,
+    y: Rows,
+}
+
+impl LaneFn for Norm {
+    type Tensors = Tensors;
+
+    fn tensors(&self, cx: &Cx) -> Tensors {
+        Tensors {
+            x: cx.rows(&self.x),
+            add: self.add.as_ref().map(|(b, total)| (cx.rows(b), cx.rows(total))),
+            w: self.w.as_ref().map(|w| cx.rows(w)),
+            y: cx.rows(&self.y),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn row<S: Simd>(&self, s: S, t: &Tensors, i: [usize; 3]) {
+        // SAFETY: the row of both results is the caller's.
+        let y = unsafe { t.y.f32_mut_at(i) };
+        let mut x = t.x.f32_at(i);
         match self.kind {
-            Kind::Layer => return dispatch(self.level, Layer { x: x.f32_at(i), eps: self.eps, y }),
-            Kind::L2 => return dispatch(self.level, L2 { x: x.f32_at(i), eps: self.eps, y }),
+            Kind::Layer => return layer(s, x, self.eps, y),
+            Kind::L2 => return l2(s, x, self.eps, y),
             Kind::Rms => {}
         }
-        let w = self.w.as_ref().map(|w| cx.rows(w));
-        let w = w
-            .as_ref()
-            .map(|w| w.f32_at([i[0] % w.dims[1].max(1), i[1] % w.dims[2].max(1), i[2] % w.dims[3].max(1)]));
-        let add = self.add.as_ref().map(|(b, total)| (cx.rows(b), cx.rows(total)));
-        // SAFETY: as above.
-        let add = add.as_ref().map(|(b, total)| (b.f32_at(i), unsafe { total.f32_mut(r) }));
-        dispatch(self.level, Rms { x: x.f32_at(i), add, w, eps: self.eps, y });
+        if let Some((b, total)) = &t.add {
+            // SAFETY: as above.
+            let total = unsafe { total.f32_mut_at(i) };
+            add(s, x, b.f32_at(i), total);
+            x = total;
+        }
+        let w = match &t.w {
+            Some(w) => Some(w.f32_repeated(i)),
+            None => None,
+        };
+        rms(s, x, w, self.eps, y);
     }
 }
 
@@ -164,7 +154,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
         Op::LayerNorm(o) => (Kind::Layer, o.eps, None, None, args.result(0)),
         other => unreachable!("`{}` is no norm", other.name()),
     };
-    ByRows::boxed(Norm { level: args.level, kind, eps, x, add, w, y: y.clone() }, &y)
+    by_lanes(Norm { kind, eps, x, add, w, y: y.clone() }, args.level, &y)
 }
 
 /// A weight as long as the row; a broadcast along the row is left to the expansion.
