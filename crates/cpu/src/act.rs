@@ -141,68 +141,69 @@ impl Kernel for Row<'_> {
     fn run<S: Simd>(mut self, s: S) -> bool {
         match self.layout.form {
             Form::F32 => self.copy(s),
-            Form::Q32 => self.quantise::<S, 32>(s),
-            Form::Q256 => self.quantise::<S, 256>(s),
+            Form::Q32 => self.quantise::<S, 32, 1>(s),
+            Form::Q256 => self.quantise::<S, 256, 4>(s),
         }
     }
 }
 
 impl Row<'_> {
-    /// Writes word `at` of this row, where `base` words of each row come before.
+    /// Writes words `at ..` of this row, where `base` words of each row come before.
     #[inline(always)]
-    fn put(&mut self, at: usize, word: [u8; 4]) {
-        let at = (at * self.rows + self.r) * 4;
-        self.dst[at..at + 4].copy_from_slice(&word);
+    fn put<const N: usize>(&mut self, at: usize, words: &[i32; N]) {
+        assert!(((at + N - 1) * self.rows + self.r) * 4 + 4 <= self.dst.len(), "words of a tile");
+        // SAFETY: the last of them lies in the tile.
+        unsafe {
+            let to = self.dst.as_mut_ptr().cast::<i32>().add(at * self.rows + self.r);
+            if self.rows == 1 {
+                // A row alone: few wide stores. The lines are in another core's cache, and many stores would queue.
+                return to.cast::<[i32; N]>().write_unaligned(*words);
+            }
+            for (i, word) in words.iter().enumerate() {
+                to.add(i * self.rows).write_unaligned(*word);
+            }
+        }
     }
 
     #[inline(always)]
     fn copy<S: Simd>(&mut self, s: S) -> bool {
         let mut top = s.splat_i(0);
-        for (i, chunk) in self.x.chunks(LANES).enumerate() {
-            top = s.max_i(top, s.bits(s.abs(s.load_partial(chunk, 0.0))));
-            for (j, &x) in chunk.iter().enumerate() {
-                self.put(i * LANES + j, x.to_ne_bytes());
-            }
+        let (whole, rest) = self.x.as_chunks::<LANES>();
+        for (i, chunk) in whole.iter().enumerate() {
+            let bits = s.bits(s.load(chunk));
+            top = s.max_i(top, s.and(bits, s.splat_i(i32::MAX)));
+            self.put(i * LANES, &s.to_array_i(bits));
+        }
+        top = s.max_i(top, s.bits(s.abs(s.load_partial(rest, 0.0))));
+        for (i, x) in rest.iter().enumerate() {
+            self.put(whole.len() * LANES + i, &[x.to_bits() as i32]);
         }
         s.reduce_max_i(top) >= 0x7f80_0000
     }
 
-    /// Writes sixteen integers, as words from `at`.
     #[inline(always)]
-    fn put_bytes<S: Simd>(&mut self, s: S, at: usize, q: S::I) {
-        let mut bytes = [0i8; LANES];
-        s.store_i8(&mut bytes, q);
-        let words = bytes.as_chunks::<4>().0;
-        let step = self.rows * 4;
-        let dst = &mut self.dst[(at * self.rows + self.r) * 4..][..3 * step + 4];
-        for (i, word) in words.iter().enumerate() {
-            dst[i * step..i * step + 4].copy_from_slice(&word.map(|b| b as u8));
-        }
-    }
-
-    #[inline(always)]
-    fn quantise<S: Simd, const B: usize>(&mut self, s: S) -> bool {
+    fn quantise<S: Simd, const B: usize, const LINES: usize>(&mut self, s: S) -> bool {
         let k = self.layout.padded_k();
         let n_blocks = k / B;
         let mut bad = false;
         for b in 0..n_blocks {
             let end = self.x.len().min(b * B + B);
             let x = &self.x[(b * B).min(end)..end];
-            bad |= match x.len() == B {
-                true => self.block::<S, B>(s, b, x),
-                false => {
+            bad |= match x.as_array::<B>() {
+                Some(x) => self.block::<S, B, LINES>(s, b, x),
+                None => {
                     let mut padded = [0.0; B];
                     padded[..x.len()].copy_from_slice(x);
-                    self.block::<S, B>(s, b, &padded)
+                    self.block::<S, B, LINES>(s, b, &padded)
                 }
             };
         }
         bad
     }
 
-    /// Block `b`: integers, scale and sums. Returns whether a value is not finite.
+    /// Block `b`: integers (in lines of 64 bytes), scale and sums. Returns whether a value is not finite.
     #[inline(always)]
-    fn block<S: Simd, const B: usize>(&mut self, s: S, b: usize, x: &[f32]) -> bool {
+    fn block<S: Simd, const B: usize, const LINES: usize>(&mut self, s: S, b: usize, x: &[f32; B]) -> bool {
         let k = self.layout.padded_k();
         let n_blocks = k / B;
         let (scales, sums) = (k / 4, k / 4 + n_blocks);
@@ -216,29 +217,41 @@ impl Row<'_> {
         // A block without a scale is zeros: its values are not looked at, they need not be finite.
         let live = finite && amax >= TINY;
         let (d, id) = if live { (amax / 127.0, 127.0 / amax) } else { (0.0, 0.0) };
-        let (mut all, mut pair) = (s.splat_i(0), [0; 2]);
-        for (v, chunk) in x.as_chunks::<LANES>().0.iter().enumerate() {
-            let q = if live { s.round_i(s.mul(s.load(chunk), s.splat(id))) } else { s.splat_i(0) };
-            self.put_bytes(s, (b * B + v * LANES) / 4, q);
-            if B == 32 {
-                all = s.add_i(all, q);
-                continue;
-            }
-            let sum = s.sum_i(q);
-            let i = b * (B / LANES) + v;
-            self.put(sums + i, (-sum).to_ne_bytes());
-            // Sums of 32, at most 4064 each, in pairs for a multiply-add of 16-bit pairs.
-            pair[v / 2 % 2] = if v % 2 == 0 { sum } else { pair[v / 2 % 2] + sum };
-            if v % 4 == 3 {
-                self.put(more + i / 4, ((pair[0] & 0xffff) | (pair[1] << 16)).to_ne_bytes());
+        let mut bytes = [[0i8; 64]; LINES];
+        if live {
+            let id = s.splat(id);
+            for (q, chunk) in bytes.as_flattened_mut().as_chunks_mut().0.iter_mut().zip(x.as_chunks().0) {
+                s.store_i8(q, s.round_i(s.mul(s.load(chunk), id)));
             }
         }
-        self.put(scales + b, d.to_ne_bytes());
+        // Sums of four neighbours.
+        let mut fours = [[0i32; LANES]; LINES];
+        for (line, (bytes, four)) in bytes.iter().zip(&mut fours).enumerate() {
+            let words: &[i32; LANES] = bytemuck::cast_ref(bytes);
+            s.store_i32(four, s.dot_u7(s.splat_i(0), s.splat_i(0x0101_0101), s.load_i32(words)));
+            match B {
+                32 => self.put(b * 8, words.first_chunk::<8>().expect("half of them")),
+                _ => self.put(b * (B / 4) + line * LANES, words),
+            }
+        }
+        let fours = fours.as_flattened();
+        self.put(scales + b, &[d.to_bits() as i32]);
         if B == 32 {
-            let sum = s.sum_i(all);
-            self.put(sums + b, (-sum).to_ne_bytes());
-            self.put(more + b, (d * sum as f32).to_ne_bytes());
+            let sum: i32 = fours[..8].iter().sum();
+            self.put(sums + b, &[-sum]);
+            self.put(more + b, &[(d * sum as f32).to_bits() as i32]);
+            return !finite;
         }
+        let (mut minus, mut pairs) = ([0; 16], [0; 4]);
+        for (minus, four) in minus.iter_mut().zip(fours.as_chunks::<4>().0) {
+            *minus = -(four[0] + four[1] + four[2] + four[3]);
+        }
+        // Sums of 32, at most 4064 each, in pairs for a multiply-add of 16-bit pairs.
+        for (pair, m) in pairs.iter_mut().zip(minus.as_chunks::<4>().0) {
+            *pair = (-(m[0] + m[1]) & 0xffff) | (-(m[2] + m[3]) << 16);
+        }
+        self.put(sums + b * 16, &minus);
+        self.put(more + b * 4, &pairs);
         !finite
     }
 }
