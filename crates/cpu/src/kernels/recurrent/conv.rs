@@ -9,7 +9,7 @@ use firth_simd::{LANES, Level, Simd, dispatch, math};
 
 use super::ring::{Past, write_rows};
 use super::span::Span;
-use crate::operand::{Cx, Operand};
+use crate::operand::{Cx, Operand, Rows};
 use crate::program::CompileCx;
 use crate::states::Slots;
 use crate::step::{Args, Kernel, Step, Worker, dense_rows};
@@ -17,35 +17,71 @@ use crate::step::{Args, Kernel, Step, Worker, dense_rows};
 /// Channels of a chunk.
 const CHANNELS: usize = 64;
 
-/// One row of a block of channels: `y = act(sum taps w x + bias)`.
-struct Row<'a> {
-    /// Inputs by tap; `None` before the sequence.
-    taps: &'a [Option<&'a [f32]>],
+/// Where a tap looks.
+#[derive(Clone, Copy)]
+enum Tap<'a> {
+    /// At a row.
+    Row(&'a [f32]),
+    /// Before the sequence: zeros.
+    Before,
+}
+
+/// The rows of a sequence, a block of channels: `y = act(sum taps w x + bias)`.
+struct Rows64<'a> {
+    past: &'a Past<'a>,
+    span: &'a Span,
+    op: &'a Conv,
     /// `[kernel][channels]`.
     w: &'a [f32],
     bias: Option<&'a [f32]>,
-    silu: bool,
-    y: &'a mut [f32],
+    y: &'a Rows,
+    first: usize,
+    n: usize,
 }
 
-impl firth_simd::Kernel for Row<'_> {
+impl firth_simd::Kernel for Rows64<'_> {
     type Out = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let n = self.y.len();
-        for (i, y) in self.y.chunks_mut(LANES).enumerate() {
+        let mut taps = [Tap::Before; MAX_TAPS];
+        let taps = &mut taps[..self.op.kernel];
+        for r in 0..self.span.n_rows {
+            let mut back = self.op.kernel * self.op.dilation;
+            for tap in taps.iter_mut() {
+                back -= self.op.dilation;
+                *tap = match self.past.get(r, back) {
+                    Some(x) => Tap::Row(x),
+                    None => Tap::Before,
+                };
+            }
+            let row = self.y.element([self.first, self.span.first_row + r, 0, 0]);
+            // SAFETY: these channels of the row are this chunk's.
+            let y = unsafe { std::slice::from_raw_parts_mut(row.cast(), self.n) };
+            self.row(s, taps, y);
+        }
+    }
+}
+
+impl Rows64<'_> {
+    #[inline(always)]
+    fn row<S: Simd>(&self, s: S, taps: &[Tap], y: &mut [f32]) {
+        let n = y.len();
+        for (i, y) in y.chunks_mut(LANES).enumerate() {
             let at = i * LANES..i * LANES + y.len();
             let mut acc = s.zero();
-            for (j, x) in self.taps.iter().enumerate() {
-                let w = s.load_partial(&self.w[j * n..(j + 1) * n][at.clone()], 0.0);
-                let x = x.map_or(s.zero(), |x| s.load_partial(&x[at.clone()], 0.0));
+            for (tap, w) in taps.iter().zip(self.w.chunks_exact(n)) {
+                let w = s.load_partial(&w[at.clone()], 0.0);
+                let x = match tap {
+                    Tap::Row(x) => s.load_partial(&x[at.clone()], 0.0),
+                    Tap::Before => s.zero(),
+                };
                 acc = s.fma(w, x, acc);
             }
             if let Some(bias) = self.bias {
                 acc = s.add(acc, s.load_partial(&bias[at], 0.0));
             }
-            s.store_partial(y, if self.silu { math::silu(s, acc) } else { acc });
+            s.store_partial(y, if self.op.silu { math::silu(s, acc) } else { acc });
         }
     }
 }
@@ -67,47 +103,46 @@ struct ConvStep {
 /// Taps that a row of the kernel's table holds at most.
 const MAX_TAPS: usize = 16;
 
-impl Step for ConvStep {
-    fn chunks(&self, cx: &Cx) -> usize {
-        cx.x.s * self.spec.width.div_ceil(CHANNELS)
-    }
-
-    fn run(&self, cx: &Cx, chunk: usize, _worker: &mut Worker) {
-        let blocks = self.spec.width.div_ceil(CHANNELS);
-        let (seqs, slots) = (cx.rows(&self.seqs), cx.rows(&self.slots));
-        let Some(span) = Span::new(&seqs, &slots, chunk / blocks) else { return };
-        let first = chunk % blocks * CHANNELS;
-        let n = CHANNELS.min(self.spec.width - first);
-        let x = cx.rows(&self.x);
-        // SAFETY: a block of channels of a sequence is one chunk's; it is written below, after all rows.
-        let past = unsafe { Past::new(&x, &span, &self.state, &self.spec, first, n) };
-        for r in 0..span.n_rows {
-            self.row(cx, &past, &span, r, first, n);
-        }
-        // SAFETY: as above.
-        unsafe { write_rows(&self.state, &self.spec, &span, first, n, &x) };
+impl ConvStep {
+    /// Blocks of channels, and how many of them make a chunk: with few rows a block is too little work.
+    fn blocks(&self, cx: &Cx) -> (usize, usize) {
+        let per = if cx.x.t < 8 * cx.x.s { 6 } else { 1 };
+        (self.spec.width.div_ceil(CHANNELS), per)
     }
 }
 
-impl ConvStep {
-    fn row(&self, cx: &Cx, past: &Past, span: &Span, r: usize, first: usize, n: usize) {
-        let mut taps = [None; MAX_TAPS];
-        for (j, tap) in taps[..self.op.kernel].iter_mut().enumerate() {
-            *tap = past.get(r, (self.op.kernel - 1 - j) * self.op.dilation);
-        }
+impl Step for ConvStep {
+    fn chunks(&self, cx: &Cx) -> usize {
+        let (blocks, per) = self.blocks(cx);
+        cx.x.s * blocks.div_ceil(per)
+    }
+
+    fn run(&self, cx: &Cx, chunk: usize, _worker: &mut Worker) {
+        let (blocks, per) = self.blocks(cx);
+        let chunks = blocks.div_ceil(per);
+        let (seqs, slots) = (cx.rows(&self.seqs), cx.rows(&self.slots));
+        let Some(span) = Span::new(&seqs, &slots, chunk / chunks) else { return };
+        let (x, y) = (cx.rows(&self.x), cx.rows(&self.y));
         let bias = self.bias.as_ref().map(|b| cx.rows(b));
-        let row = cx.rows(&self.y).element([first, span.first_row + r, 0, 0]);
-        dispatch(
-            self.level,
-            Row {
-                taps: &taps[..self.op.kernel],
+        let first = chunk % chunks * per;
+        for first in (first..blocks.min(first + per)).map(|block| block * CHANNELS) {
+            let n = CHANNELS.min(self.spec.width - first);
+            // SAFETY: a block of channels of a sequence is one chunk's; it is written below, after all rows.
+            let past = unsafe { Past::new(&x, &span, &self.state, &self.spec, first, n) };
+            let rows = Rows64 {
+                past: &past,
+                span: &span,
+                op: &self.op,
                 w: &self.w[first * self.op.kernel..][..n * self.op.kernel],
                 bias: bias.as_ref().map(|b| &b.f32(0)[first..first + n]),
-                silu: self.op.silu,
-                // SAFETY: these channels of the row are this chunk's.
-                y: unsafe { std::slice::from_raw_parts_mut(row.cast(), n) },
-            },
-        );
+                y: &y,
+                first,
+                n,
+            };
+            dispatch(self.level, rows);
+            // SAFETY: as above.
+            unsafe { write_rows(&self.state, &self.spec, &span, first, n, &x) };
+        }
     }
 }
 

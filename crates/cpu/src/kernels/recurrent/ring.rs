@@ -74,6 +74,7 @@ impl<'a> Past<'a> {
     }
 
     /// The row `back` before row `r` of the sequence in the step; `None` before the sequence.
+    #[inline(always)]
     pub fn get(&self, r: usize, back: usize) -> Option<&[f32]> {
         match (r.checked_sub(back), (self.span.first_index + r).checked_sub(back)) {
             (Some(r), _) => {
