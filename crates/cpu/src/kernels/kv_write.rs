@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use firth_graph::{PAGE, SegOp, StateSpec, seq_table};
+use firth_graph::{Extents, PAGE, SegOp, StateSpec, seq_table};
 use firth_simd::Level;
 
 use crate::operand::{Cx, Operand, Rows};
@@ -10,8 +10,11 @@ use crate::program::CompileCx;
 use crate::states::KvPages;
 use crate::step::{Args, Kernel, Step, Worker, dense_rows};
 
-/// Rows of a step that belong to one chunk.
-const ROWS: usize = 8;
+/// Rows of a step that belong to one chunk. Rows of one sequence share cache lines (a key is spread over as many lines
+/// as it has numbers), so a thread takes several; where each row is another sequence's, one.
+fn rows_per_chunk(x: &Extents) -> usize {
+    if x.t == x.s { 1 } else { 8 }
+}
 
 /// Where a row of the step stands: its sequence and its index there. `None` for a row of no sequence.
 pub(super) fn locate(seqs: &Rows, row: usize) -> Option<(usize, usize)> {
@@ -35,13 +38,14 @@ struct KvWrite {
 
 impl Step for KvWrite {
     fn chunks(&self, cx: &Cx) -> usize {
-        cx.x.t.div_ceil(ROWS)
+        cx.x.t.div_ceil(rows_per_chunk(&cx.x))
     }
 
     fn run(&self, cx: &Cx, chunk: usize, _worker: &mut Worker) {
         let (k, v) = (cx.rows(&self.k), self.v.as_ref().map(|v| cx.rows(v)));
         let (seqs, pages) = (cx.rows(&self.seqs), cx.rows(&self.pages));
-        for row in chunk * ROWS..((chunk + 1) * ROWS).min(cx.x.t) {
+        let per = rows_per_chunk(&cx.x);
+        for row in chunk * per..((chunk + 1) * per).min(cx.x.t) {
             let Some((s, index)) = locate(&seqs, row) else { continue };
             let page = pages.i32(s)[index / PAGE] as usize;
             for h in 0..self.state.spec.n_heads {
