@@ -48,6 +48,7 @@ pub struct Engine {
     pub(crate) identity: Identity,
     spec: SpecOptions,
     layer_weights: u64,
+    states: Vec<StateSpec>,
     report: LoadReport,
 }
 
@@ -154,6 +155,7 @@ impl Engine {
             memory,
             group_states,
             layer_weights,
+            states: p.main.graph.states.iter().map(|s| s.spec.clone()).collect(),
             report,
         })
     }
@@ -196,6 +198,16 @@ impl Engine {
     /// Weights of all products but the head's: what every token of a prompt is multiplied with.
     pub fn layer_weights(&self) -> u64 {
         self.layer_weights
+    }
+
+    /// Bytes of states and pages that a token at `index` of its sequence reads and writes.
+    pub fn state_bytes(&self, index: usize) -> u64 {
+        let bytes = |s: &StateSpec| match s {
+            StateSpec::Kv(kv) => kv.page_bytes() / PAGE * kv.window.map_or(index, |w| w.min(index)),
+            StateSpec::Recurrent(r) => 2 * 4 * r.base_len(),
+            StateSpec::Ring(r) => 4 * r.width * (r.rows + 1),
+        };
+        self.states.iter().map(|s| bytes(s) as u64).sum()
     }
 
     /// Switches timing per op on or off and returns what was measured.

@@ -61,7 +61,8 @@ pub fn bench(a: Bench) -> Result<()> {
     }
     let ops_per_token = 2.0 * matmul_weights(engine) as f64;
     // Sequences that decode together share one read of the weights.
-    let share_of_read = decode.median() / a.sequences as f64 * bytes_per_token as f64 / read;
+    let step_bytes = bytes_per_token + a.sequences as u64 * engine.state_bytes(a.prompt + a.n / 2);
+    let share_of_read = decode.median() / a.sequences as f64 * step_bytes as f64 / read;
     let profile = if a.profile { profile(engine, &a)? } else { Vec::new() };
     let report = json!({
         "level": gauge.level().to_string(),
@@ -78,6 +79,7 @@ pub fn bench(a: Bench) -> Result<()> {
         "sequences": a.sequences,
         "decode_share_of_read": share_of_read,
         "bytes_per_token": bytes_per_token,
+        "bytes_per_step": step_bytes,
         "peak_memory": peak,
         "load": {"weights": engine.report().weight_bytes, "scratch": engine.report().scratch_bytes, "seconds": engine.report().seconds},
         "profile": profile.iter().map(|(n, s, c)| json!({"op": n, "seconds": s, "calls": c})).collect::<Vec<_>>(),
@@ -133,14 +135,18 @@ pub fn bench(a: Bench) -> Result<()> {
     Ok(())
 }
 
-/// Tensors of the file that one decoded token reads: all matrices, of experts those that are used.
+/// Tensors of the file that one decoded token reads: all matrices, of experts those that are used, without the layers of
+/// a drafting head.
 fn bytes_per_token(file: &firth::Gguf) -> u64 {
     let m = file.metadata();
     let arch = m.str("general.architecture").ok().flatten().unwrap_or_default();
     let key = |k: &str| m.u32(&format!("{arch}.{k}")).ok().flatten().unwrap_or(0) as u64;
     let (experts, used) = (key("expert_count").max(1), key("expert_used_count").max(1));
     let tied = file.tensor("output.weight").is_none();
+    let layers = key("block_count").saturating_sub(key("nextn_predict_layers"));
+    let layer = |name: &str| name.strip_prefix("blk.")?.split('.').next()?.parse::<u64>().ok();
     (file.tensors().iter())
+        .filter(|t| layer(&t.name).is_none_or(|l| l < layers))
         .filter(|t| tied || t.name != "token_embd.weight")
         .map(|t| if t.name.contains("_exps") { t.len / experts * used.min(experts) } else { t.len })
         .sum()
