@@ -34,6 +34,8 @@ pub enum Command {
     Detokenize(Detokenize),
     /// Metadata, tensors, and whether firth runs the file
     Inspect(Inspect),
+    /// Fetches a model from the hub of Hugging Face; goes on where it was cut
+    Pull(Pull),
     /// Models on this machine, by the names that commands take
     List(List),
     /// A model file in another type
@@ -415,6 +417,14 @@ pub struct Inspect {
     /// One JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// `firth pull`.
+#[derive(Args)]
+pub struct Pull {
+    /// USER/REPO, or USER/REPO:QUANT such as Q8_0; without QUANT Q4_K_M where it is there
+    #[arg(value_name = "USER/REPO[:QUANT]")]
+    pub name: String,
 }
 
 /// `firth list`.

@@ -26,6 +26,7 @@ mod logits;
 mod model;
 mod open;
 mod perplexity;
+mod pull;
 mod quantize;
 mod store;
 
@@ -39,6 +40,7 @@ pub use logits::{LogitsOptions, logits};
 pub use model::{Answer, ChatOptions, GenerateOptions, Message, Model, Prompt};
 pub use open::{bundled, open, override_kv};
 pub use perplexity::{Perplexity, PerplexityOptions, perplexity};
+pub use pull::{PullError, PullName, PullOptions, PullProgress, pull};
 pub use quantize::{
     FileType, Importance, ImportanceError, Planned, QuantizeError, QuantizeOptions, QuantizePlan,
     QuantizeProgress, TensorType,

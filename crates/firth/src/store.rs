@@ -179,7 +179,7 @@ fn collect(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
 }
 
 /// Number and count of a shard `NAME-00001-of-00003`.
-fn shard(stem: &str) -> Option<(u32, u32)> {
+pub(crate) fn shard(stem: &str) -> Option<(u32, u32)> {
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (_, n) = rest.rsplit_once('-')?;
     (n.len() == 5 && count.len() == 5).then_some((n.parse().ok()?, count.parse().ok()?))
@@ -211,7 +211,7 @@ fn in_repo(repo: &str, folder: &Path, keeper: Keeper, all: &mut Vec<LocalModel>)
 }
 
 /// The type in a file's name, `Q4_K_M` of `model-Q4_K_M` or `model.Q4_K_M`; the whole name where there is none.
-pub fn quant(stem: &str) -> &str {
+pub(crate) fn quant(stem: &str) -> &str {
     let at = stem.rfind(['-', '.']).map_or(0, |i| i + 1);
     let last = &stem[at..];
     let upper = last.to_uppercase();

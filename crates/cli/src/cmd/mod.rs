@@ -9,6 +9,7 @@ mod inspect;
 mod list;
 mod logits;
 mod perplexity;
+mod pull;
 mod quantize;
 mod run;
 mod sampling;
@@ -39,6 +40,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Imatrix(a) => imatrix::imatrix(a),
         Command::Inspect(a) => inspect::inspect(a),
         Command::List(a) => list::list(a),
+        Command::Pull(a) => pull::pull(a),
         Command::Quantize(a) => quantize::quantize(a),
         Command::Devices(a) => devices::devices(a),
     }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use firth::{Dtype, FileType, Importance, QuantizeOptions, QuantizePlan, TensorType};
 
 use crate::args::Quantize;
-use crate::progress::Progress;
+use crate::progress::{self, Progress};
 
 /// Plans, says what is unusual, and writes unless `--dry-run`.
 pub fn quantize(a: Quantize) -> Result<()> {
@@ -17,6 +17,8 @@ pub fn quantize(a: Quantize) -> Result<()> {
     if a.dry_run {
         print_plan(&plan);
     } else {
+        // An interrupt is heard, so that what is done is kept.
+        let _listening = progress::listen();
         let bar = Progress::named("quantising", file.file_bytes());
         let written = plan.write(Path::new(&a.output), &mut |p| bar.add(p.bytes));
         bar.end();
