@@ -229,6 +229,12 @@ pub struct Run {
     /// Another chat template
     #[arg(long, env = "FIRTH_CHAT_TEMPLATE")]
     pub chat_template: Option<PathBuf>,
+    /// An answer that is JSON of this schema
+    #[arg(long, env = "FIRTH_JSON_SCHEMA", value_name = "FILE", conflicts_with = "grammar")]
+    pub json_schema: Option<PathBuf>,
+    /// An answer of this grammar: GBNF, or Lark in a file that ends in .lark
+    #[arg(long, env = "FIRTH_GRAMMAR", value_name = "FILE")]
+    pub grammar: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub speculation: Speculation,

@@ -29,6 +29,9 @@ pub enum Error {
     /// The chat template cannot be used.
     #[error(transparent)]
     Template(#[from] firth_text::TemplateError),
+    /// The grammar cannot be kept to.
+    #[error(transparent)]
+    Grammar(#[from] firth_text::grammar::GrammarError),
     /// A key of the file has the wrong type.
     #[error(transparent)]
     Key(#[from] firth_gguf::KeyError),

@@ -29,6 +29,7 @@ mod perplexity;
 mod pull;
 mod quantize;
 mod store;
+mod structured;
 
 pub use breakers::{DRY_BREAKERS, dry_breakers};
 pub use chat::Conversation;
@@ -54,3 +55,5 @@ pub use firth_gguf::Gguf;
 pub use firth_graph::Device;
 pub use firth_quant::Dtype;
 pub use firth_sampling::{Breakers, Dry, Mirostat, MirostatVersion, Params, Stage};
+pub use firth_text::grammar::{Grammar, GrammarError};
+pub use firth_text::output::OutputFormat;

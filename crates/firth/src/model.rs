@@ -11,11 +11,14 @@ use firth_engine::{
 use firth_gguf::Gguf;
 use firth_graph::Device;
 use firth_sampling::Params;
+use firth_text::grammar::{Grammar, LazyGrammars};
+use firth_text::output::OutputFormat;
 use firth_text::{ChatTemplate, Encode, TextStream, Vocab};
 use serde_json::{Map, Value, json};
 
 use crate::defaults::sampling_defaults;
 use crate::error::Error;
+use crate::structured;
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +61,10 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Go on past end tokens.
     pub ignore_eos: bool,
+    /// What the answer is kept to.
+    pub grammar: Option<Grammar>,
+    /// Where thoughts may come before what the grammar keeps: the format of the prompt's template.
+    pub format: OutputFormat,
 }
 
 /// An answer.
@@ -76,6 +83,7 @@ pub struct Model {
     file: Arc<Gguf>,
     vocab: Vocab,
     template: Option<ChatTemplate>,
+    grammars: LazyGrammars,
     scheduler: Scheduler,
 }
 
@@ -91,7 +99,13 @@ impl Model {
         let [bos, eos] = marks(&vocab);
         let template = ChatTemplate::from_metadata(file.metadata(), &bos, &eos)?;
         let engine = Engine::load(&file, devices, options, on)?;
-        Ok(Model { file, vocab, template, scheduler: Scheduler::new(engine) })
+        Ok(Model {
+            file,
+            vocab,
+            template,
+            grammars: LazyGrammars::default(),
+            scheduler: Scheduler::new(engine),
+        })
     }
 
     /// Uses a second model to draft, on devices of its own choice; the model must have been loaded with
@@ -143,6 +157,11 @@ impl Model {
     /// Whether the model has a chat template.
     pub fn has_template(&self) -> bool {
         self.template.is_some()
+    }
+
+    /// How the template's answers are read; plain text without one.
+    pub fn output_format(&self) -> OutputFormat {
+        self.template.as_ref().map_or(OutputFormat::PLAIN, |t| OutputFormat::detect(t.source()))
     }
 
     /// Uses another chat template.
@@ -208,6 +227,9 @@ impl Model {
         }
         let suppressed = self.vocab.suppressed().iter().map(|id| (*id, f32::NEG_INFINITY));
         request.params.bias.extend(suppressed);
+        if let Some(grammar) = &options.grammar {
+            structured::constrain(&self.vocab, &self.grammars, &mut request, grammar, options.format)?;
+        }
         if max_tokens == 0 {
             return Err(Error::Argument("0 tokens were asked for; use -n 1 or more".into()));
         }

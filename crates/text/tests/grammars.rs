@@ -79,7 +79,8 @@ fn draw(
         }
         let words: Vec<u32> = ids.into_iter().filter(|id| !vocab.is_end(*id)).collect();
         let closing = |id: &&u32| matches!(vocab.piece(**id, false), b"\"" | b"]" | b"}" | b"," | b"null");
-        let closer = (2 * n > max || random.next().is_multiple_of(8)).then(|| words.iter().find(closing)).flatten();
+        let closer =
+            (2 * n > max || random.next().is_multiple_of(8)).then(|| words.iter().find(closing)).flatten();
         let id = closer.copied().unwrap_or_else(|| words[random.next() as usize % words.len()]);
         c.accept(id)?;
         run.text.extend_from_slice(vocab.piece(id, false));
@@ -90,6 +91,9 @@ fn draw(
     }
     Ok(run)
 }
+
+/// Schemas that leave values open.
+const ANYTHING: [&str; 5] = ["true", "empty", "any object", "any array", "additionalProperties open"];
 
 fn corpus() -> Vec<Value> {
     let text = include_str!("data/schemas.json");
@@ -138,6 +142,8 @@ fn schemas() {
                     let error = validator.validate(&value).unwrap_err().to_string();
                     wrong.push(format!("{name}: {error:.200}: {text:.200}"));
                 }
+                // Where anything may come, a number may be one that this reader has no room for.
+                Err(e) if e.to_string().contains("out of range") && ANYTHING.contains(&name) => {}
                 Err(e) => wrong.push(format!("{name}: {e}: {text:.200}")),
             }
         }
@@ -429,6 +435,8 @@ fn masks_under_speculation() {
                 })
             })
         };
+        // A copy goes its own way.
+        let mut forks = Vec::new();
         for step in 0..150 {
             let mut draft = Vec::new();
             while draft.len() < step % 9 && guess(&mut tried, &mut b, &mut draft) {}
@@ -438,6 +446,9 @@ fn masks_under_speculation() {
             plain.mask(&mut a).unwrap();
             tried.mask(&mut b).unwrap();
             assert_eq!(a, b, "step {step}");
+            if step % 10 == 0 {
+                forks.push((plain.fork(), a.clone()));
+            }
             let mut path = Vec::new();
             if !guess(&mut tried, &mut b, &mut path) {
                 break;
@@ -448,6 +459,10 @@ fn masks_under_speculation() {
                 plain.mask(&mut a).unwrap();
                 plain.accept(path[1]).unwrap();
             }
+        }
+        for (mut fork, mask) in forks {
+            fork.mask(&mut b).unwrap();
+            assert_eq!(mask, b);
         }
     }
 }

@@ -35,6 +35,7 @@ pub fn chat(a: Chat) -> Result<()> {
         max_tokens: a.n,
         stop: a.sampling.stop.clone(),
         ignore_eos: a.sampling.ignore_eos,
+        ..GenerateOptions::default()
     };
     let conversation = Conversation::new(a.system.clone(), ChatOptions::default());
     let mut chat = Session { model, conversation, options };

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use firth::{Answer, ChatOptions, GenerateOptions, Message, Model, Stores};
+use firth::{Answer, ChatOptions, GenerateOptions, Grammar, Message, Model, OutputFormat, Stores};
 use serde_json::json;
 
 use crate::args::Run;
@@ -26,6 +26,8 @@ pub fn run(a: Run) -> Result<()> {
         max_tokens: a.n,
         stop: a.sampling.stop.clone(),
         ignore_eos: a.sampling.ignore_eos,
+        grammar: grammar(&a)?,
+        format: if a.raw { OutputFormat::PLAIN } else { model.output_format() },
     };
     let mut out = std::io::stdout().lock();
     let listening = listen();
@@ -88,6 +90,23 @@ fn prompt_of(model: &Model, a: &Run, text: &str) -> Result<firth::Prompt> {
         return Ok(model.raw_prompt(text)?);
     }
     Ok(model.chat_prompt(&[Message::user(text)], &ChatOptions::default())?)
+}
+
+/// What the answer is kept to.
+fn grammar(a: &Run) -> Result<Option<Grammar>> {
+    let read =
+        |path: &Path| std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
+    match (&a.json_schema, &a.grammar) {
+        (Some(path), _) => {
+            let schema = serde_json::from_str(&read(path)?);
+            Ok(Some(Grammar::JsonSchema(schema.with_context(|| format!("{} is no JSON", path.display()))?)))
+        }
+        (None, Some(path)) if path.extension().is_some_and(|e| e == "lark") => {
+            Ok(Some(Grammar::Lark(read(path)?)))
+        }
+        (None, Some(path)) => Ok(Some(Grammar::from_gbnf(&read(path)?)?)),
+        (None, None) => Ok(None),
+    }
 }
 
 fn to_json(a: &Answer, prompt_ids: &[u32]) -> serde_json::Value {

@@ -1,7 +1,7 @@
 //! From grammars to matchers, within limits.
 
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use llguidance::api::TopLevelGrammar;
@@ -107,6 +107,22 @@ pub(super) fn deep<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
             Err(format!("it takes longer than {} seconds", MAX_COMPILE.as_secs()))
         }
         Err(RecvTimeoutError::Disconnected) => Err("the compiler gave up".into()),
+    }
+}
+
+/// A vocabulary that is prepared for grammars when the first one comes. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct LazyGrammars {
+    grammars: Arc<OnceLock<Result<Grammars, GrammarError>>>,
+}
+
+impl LazyGrammars {
+    /// The vocabulary, prepared. It must be the same each time.
+    ///
+    /// # Errors
+    /// As [`Grammars::new`], each time.
+    pub fn of(&self, vocab: &Vocab) -> Result<&Grammars, GrammarError> {
+        self.grammars.get_or_init(|| Grammars::new(vocab)).as_ref().map_err(Clone::clone)
     }
 }
 

@@ -50,6 +50,14 @@ impl GrammarConstraint {
         }
     }
 
+    /// A constraint of its own, after the same tokens: as for several answers to one request.
+    pub fn fork(&self) -> GrammarConstraint {
+        let mut fork = GrammarConstraint::new(self.matcher.deep_clone(), self.n_vocab);
+        fork.failed.clone_from(&self.failed);
+        fork.note_end();
+        fork
+    }
+
     /// Ends the generation where the grammar is complete and nothing can follow, without an end token.
     pub fn watch(&self) -> GrammarWatch {
         GrammarWatch { complete: self.complete.clone() }

@@ -11,7 +11,7 @@ mod schema;
 mod tools;
 mod trie;
 
-pub use compile::Grammars;
+pub use compile::{Grammars, LazyGrammars};
 pub use constraint::{GrammarConstraint, GrammarWatch};
 pub use gbnf::gbnf_to_lark;
 pub use tools::{ToolChoice, answer_grammar, tool_grammar};

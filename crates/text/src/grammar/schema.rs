@@ -188,26 +188,40 @@ impl Walk {
     }
 }
 
-/// Adds bounds that JSON and the formats have anyway, without which a text could go on for ever: whole numbers that every
-/// reader keeps exactly (RFC 8259, section 6), names and addresses of the mail system.
+/// Adds bounds without which a text could go on for ever, or be one that no reader takes though the schema's words allow
+/// it: whole numbers that every reader keeps exactly (RFC 8259, section 6), other numbers up to 10^100 and without an
+/// exponent, names and addresses of the mail system, days that every year has, minutes of sixty seconds.
 fn limit(schema: &mut Map<String, Value>) {
     const EXACT: i64 = (1 << 53) - 1;
-    if schema.get("type").is_some_and(|t| t == "integer") {
-        for (bounds, bound) in
-            [(["minimum", "exclusiveMinimum"], -EXACT), (["maximum", "exclusiveMaximum"], EXACT)]
+    let bound = match schema.get("type").and_then(Value::as_str) {
+        Some("integer") => Some(json!(EXACT)),
+        Some("number") => Some(json!(1e100)),
+        _ => None,
+    };
+    if let Some(bound) = bound {
+        let negative = bound.as_i64().map_or(json!(-1e100), |b| json!(-b));
+        for (keys, bound) in
+            [(["minimum", "exclusiveMinimum"], negative), (["maximum", "exclusiveMaximum"], bound)]
         {
-            if bounds.iter().all(|b| !schema.get(*b).is_some_and(Value::is_number)) {
-                schema.insert(bounds[0].into(), json!(bound));
+            if keys.iter().all(|b| !schema.get(*b).is_some_and(Value::is_number)) {
+                schema.insert(keys[0].into(), bound);
             }
         }
     }
-    let most = match schema.get("format").and_then(Value::as_str) {
-        Some("hostname") => 253,
-        Some("email") => 64,
+    const DAY: &str = "^[1-9][0-9]{3}-(0[13-9]|1[0-2]|02-([01][0-9]|2[0-8]))";
+    let (most, pattern) = match schema.get("format").and_then(Value::as_str) {
+        Some("hostname") => (Some(253), None),
+        Some("email") => (Some(64), None),
+        Some("date") => (None, Some(DAY.to_owned())),
+        Some("time") => (None, Some("^[0-9]{2}:[0-9]{2}:[0-5]".to_owned())),
+        Some("date-time") => (None, Some(format!("{DAY}.*T[0-9]{{2}}:[0-9]{{2}}:[0-5]"))),
         _ => return,
     };
-    if !schema.contains_key("maxLength") {
-        schema.insert("maxLength".into(), json!(most));
+    for (key, value) in [("maxLength", most.map(|n: u32| json!(n))), ("pattern", pattern.map(Value::String))]
+    {
+        if let (Some(value), false) = (value, schema.contains_key(key)) {
+            schema.insert(key.into(), value);
+        }
     }
 }
 

@@ -14,6 +14,12 @@ pub struct OutputFormat {
     ticks: bool,
 }
 
+impl Default for OutputFormat {
+    fn default() -> Self {
+        OutputFormat::PLAIN
+    }
+}
+
 impl OutputFormat {
     /// Answers of a model without a template: text and nothing else.
     pub const PLAIN: OutputFormat = OutputFormat { family: Family::Plain, thoughts: None, ticks: false };
