@@ -41,6 +41,8 @@ pub(crate) trait Super: 'static {
     const MINIMA: Minima = Minima::None;
     /// Whether panels lie in memory rather than in a cache.
     const COLD: bool = true;
+    /// Bytes that the nearest cache is ahead by.
+    const NEAR: usize = 1024;
     /// Values of a sub-block.
     const SUB: usize = 256 / (Self::CHUNKS * Self::PARTS);
     /// Which sixteen of the super-block a sub-block starts at.
@@ -69,6 +71,7 @@ impl Super for Q4_K {
     const OFFSET: Offset = Offset::None;
     const NIBBLES: bool = true;
     const MINIMA: Minima = Minima::Pairs;
+    const NEAR: usize = 512;
     #[inline(always)]
     unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I {
         // SAFETY: within the block.
@@ -295,7 +298,7 @@ unsafe fn widen_block<S: Simd, B: Super>(s: S, p: *const u8, dst: *mut u8) {
                     }
                     for g in 0..B::SUB / 4 {
                         if h == 0 {
-                            fetch::<B>(p, chunk, part * (B::SUB / 4) + g);
+                            fetch::<S, B>(s, p, chunk, part * (B::SUB / 4) + g);
                         }
                         let to = WIDE_BYTES + (sub * (B::SUB / 4) + g) * 128 + 64 * h;
                         s.store_i_ptr(dst.add(to), B::group(s, p, chunk, part, g, h));
@@ -306,11 +309,18 @@ unsafe fn widen_block<S: Simd, B: Super>(s: S, p: *const u8, dst: *mut u8) {
     }
 }
 
-/// Asks for the lines that step `step` of a chunk fetches well ahead.
+/// Asks for the lines that step `step` of a chunk fetches well ahead, and for those that it brings nearest. The hardware
+/// does neither for these kernels: few of their loads are in flight at a time.
 #[inline(always)]
-fn fetch<B: Super>(p: *const u8, chunk: usize, step: usize) {
-    let bytes = B::BYTES / B::CHUNKS;
-    ahead(p.wrapping_add(chunk * bytes), step, 64 / B::CHUNKS, bytes);
+fn fetch<S: Simd, B: Super>(s: S, p: *const u8, chunk: usize, step: usize) {
+    let (bytes, steps) = (B::BYTES / B::CHUNKS, 64 / B::CHUNKS);
+    let p = p.wrapping_add(chunk * bytes);
+    ahead(p, step, steps, bytes);
+    let mut line = step;
+    while line < bytes.div_ceil(64) {
+        s.prefetch(p.wrapping_add(B::NEAR + 64 * line));
+        line += steps;
+    }
 }
 
 /// The activations of one tile in form Q256, from `row0` on.
@@ -473,7 +483,7 @@ unsafe fn sub<S: Simd, B: Super, const NR: usize, const NH: usize>(
             eight!(S::LEVEL, g => {
                 if g < B::SUB / 4 {
                     if const { B::COLD } {
-                        fetch::<B>(p, chunk, part * (B::SUB / 4) + g);
+                        fetch::<S, B>(s, p, chunk, part * (B::SUB / 4) + g);
                     }
                     let mut w = [s.splat_i(0); NH];
                     for h in 0..NH {
