@@ -2,7 +2,7 @@
 
 mod common;
 
-use firth_gguf::{Gguf, Metadata, Value};
+use firth_gguf::{Array, Gguf, Metadata, Strings, Value};
 use firth_text::{ChatTemplate, Encode, TemplateError, Vocab};
 use serde_json::{Map, Value as Json, json};
 
@@ -58,7 +58,7 @@ fn vocab_file(name: &str) -> Option<Gguf> {
 /// the right name in its place makes the ids right again.
 #[test]
 fn a_pre_tokeniser_that_is_missing_or_unknown_warns() {
-    let Some(mut file) = vocab_file("llama-bpe") else { return };
+    let Some(mut file) = vocab_file("gpt-2") else { return };
     let text = "In 1234567 years, they'll   say:\n\n\tWELL'S gone";
     let ids = |file: &Gguf| {
         let vocab = Vocab::from_metadata(file.metadata()).unwrap();
@@ -80,7 +80,7 @@ fn a_pre_tokeniser_that_is_missing_or_unknown_warns() {
         assert!(warning.contains("`tokenizer.ggml.pre`") && warning.contains("--override-kv"), "{warning}");
         assert_ne!(vocab.encode(text, Encode::default()).unwrap(), right);
     }
-    file.metadata_mut().insert("tokenizer.ggml.pre", Value::Str("llama-v3".into()));
+    file.metadata_mut().insert("tokenizer.ggml.pre", Value::Str("phi-2".into()));
     assert_eq!(ids(&file), (right, Vec::new()));
 }
 
@@ -97,20 +97,45 @@ fn marks_are_read_only_where_asked() {
     assert_eq!(vocab.decode_text(&ids(false), true), "<|im_start|>user");
 }
 
+/// The byte alphabet of byte-level vocabularies: a byte that prints stands for itself, the others for U+0100 and on.
+fn letters() -> Vec<String> {
+    let prints = |b: &u8| matches!(b, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
+    let mut next = 0x100;
+    let mut letter = |b: u8| match prints(&b) {
+        true => char::from(b),
+        false => {
+            next += 1;
+            char::from_u32(next - 1).unwrap()
+        }
+    };
+    (0..=255).map(|b| letter(b).to_string()).collect()
+}
+
 /// Every name cuts text so that its bytes come back from a byte-level vocabulary.
 #[test]
 fn every_pre_tokeniser_encodes_and_comes_back() {
-    let Some(mut file) = vocab_file("gpt-2") else { return };
+    let mut m = Metadata::new();
+    m.insert("tokenizer.ggml.model", Value::Str("gpt2".into()));
+    let strings = |texts: &[String]| {
+        let mut out = Strings::new();
+        texts.iter().for_each(|t| out.push(t));
+        Value::Array(Array::Str(out))
+    };
+    m.insert("tokenizer.ggml.tokens", strings(&letters()));
+    m.insert("tokenizer.ggml.merges", strings(&[]));
     let text = "It's 2024: \"Où est 漢字?\" 1234567 — ok\r\n\n  👩‍👩‍👧 a\u{301}";
     for name in firth_text::pre::PreTokeniser::names() {
-        file.metadata_mut().insert("tokenizer.ggml.pre", Value::Str(name.into()));
-        let vocab = Vocab::from_metadata(file.metadata()).unwrap();
+        m.insert("tokenizer.ggml.pre", Value::Str(name.into()));
+        let vocab = Vocab::from_metadata(&m).unwrap();
         let found = vocab.encode(text, Encode::default()).unwrap();
+        assert!(vocab.warnings().is_empty(), "{name}: {:?}", vocab.warnings());
+        // Those whose vocabularies are plain UTF-8 lack most of these letters.
         let raw =
             ["gemma4", "granite-embed-multi-311m", "mmbert", "sarvam-moe", "whitespace"].contains(&name);
-        if !raw {
-            assert_eq!(vocab.decode_text(&found, true), text, "{name}");
-        }
-        assert!(vocab.warnings().is_empty(), "{name}: {:?}", vocab.warnings());
+        assert!(
+            raw || vocab.decode_text(&found, true) == text,
+            "{name}: {:?}",
+            vocab.decode_text(&found, true)
+        );
     }
 }
