@@ -133,10 +133,7 @@ impl LaneFn for Norm {
             add(s, x, b.f32_at(i), total);
             x = total;
         }
-        let w = match &t.w {
-            Some(w) => Some(w.f32_repeated(i)),
-            None => None,
-        };
+        let w = t.w.as_ref().map(|w| w.f32_repeated(i));
         rms(s, x, w, self.eps, y);
     }
 }
