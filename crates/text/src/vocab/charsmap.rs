@@ -26,7 +26,7 @@ impl CharsMap {
     fn read(bytes: &[u8]) -> Option<CharsMap> {
         let (head, rest) = bytes.split_first_chunk::<4>()?;
         let n = u32::from_le_bytes(*head) as usize;
-        let (units, texts) = rest.split_at_checked(n).filter(|_| n % 4 == 0)?;
+        let (units, texts) = rest.split_at_checked(n).filter(|_| n.is_multiple_of(4))?;
         let units = units.as_chunks::<4>().0.iter().map(|u| u32::from_le_bytes(*u)).collect();
         // So that every text ends, wherever it starts.
         (texts.last() == Some(&0)).then(|| CharsMap { units, texts: texts.to_vec() })
