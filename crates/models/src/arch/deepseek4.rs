@@ -67,7 +67,7 @@ impl Sizes {
             return Err(ModelError::value(w.key("attention.compress_ratios"), ratio, "0, 4 or 128"));
         }
         let groups = size("attention.output_group_count")?;
-        if c.first_heads() % groups != 0 {
+        if !c.first_heads().is_multiple_of(groups) {
             let expected = format!("a divisor of head_count, which is {}", c.first_heads());
             return Err(ModelError::value(w.key("attention.output_group_count"), groups, expected));
         }
