@@ -42,3 +42,13 @@ pub fn check(case: &Case, device: &Arc<dyn Device>) -> Result<(), String> {
     }
     against_reference(case, &weights, &first, tolerance(case))
 }
+
+/// Within tolerance of the reference.
+pub fn check_once(case: &Case, device: &Arc<dyn Device>) -> Result<(), String> {
+    let at = |what: String| format!("{}: {what}", case.name);
+    let weights = case.weights();
+    let mut runner = load(&case.graph, &weights, case.pages, vec![device.clone()], &Policy::FIRST)
+        .map_err(|e| at(e.to_string()))?;
+    let found = run(case, &mut runner, 0).map_err(at)?;
+    against_reference(case, &weights, &found, tolerance(case))
+}

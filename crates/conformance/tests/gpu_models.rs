@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use firth::{Device, Dtype, EngineOptions, LogitsOptions};
 use firth_conformance::{fixture, gpu, models};
-use firth_engine::{Engine, plan_only};
+use firth_engine::{DraftLength, Engine, Event, Request, Scheduler, SpecMode, SpecOptions, plan_only};
 use firth_gguf::Gguf;
 use firth_gpu::GpuOptions;
+use firth_sampling::Params;
 
 /// Largest normalised squared error.
 const BOUND: f64 = 1e-5;
@@ -141,5 +142,51 @@ fn cut_law_of_tiny_models() {
     for name in CUT {
         let f = fixture::read(&shared.join("fixtures/arch-route"), name);
         cut_law(name, &f.file, &device, 70, Dtype::F32);
+    }
+}
+
+/// Ids of each prompt, and how many drafted ids were accepted.
+fn answers(
+    file: &Arc<Gguf>,
+    device: &Arc<dyn Device>,
+    spec: SpecOptions,
+    temperature: f32,
+) -> (Vec<Vec<u32>>, usize) {
+    let options = EngineOptions { ctx: Some(256), parallel: 2, batch: 64, spec, ..EngineOptions::default() };
+    let mut s = Scheduler::new(load(file, device, &options));
+    let mut r = models::Random(11);
+    let mut prompt = |n: usize| -> Vec<u32> { (0..n).map(|_| 300 + r.below(3000) as u32).collect() };
+    let ask = |ids: Vec<u32>| Request::new(ids, Params { temperature, seed: 5, ..Params::default() }, 24);
+    let asked = [prompt(5), prompt(1), prompt(70)].map(ask);
+    let ids = asked.map(|a| s.submit(a).expect("a fair request"));
+    let (mut out, mut accepted) = (vec![Vec::new(); ids.len()], 0);
+    s.run_all(&mut |id, event| {
+        let at = ids.iter().position(|i| *i == id).expect("one of ours");
+        match event {
+            Event::Token(t) => out[at].push(t),
+            Event::Done(f) => accepted += f.timings.draft_n_accepted,
+            Event::Failed(e) => panic!("request {at}: {e}"),
+        }
+        ControlFlow::Continue(())
+    })
+    .expect("the device works");
+    (out, accepted)
+}
+
+/// Bases, logs, rings and the head are on the device: drafts that are refused leave nothing behind.
+#[test]
+fn drafts_of_a_hybrid_do_not_show() {
+    let (Some(file), Some(device)) = (models::tiny("qwen35-tiny-mtp-Q4_K_M.gguf"), gpu::device()) else {
+        return;
+    };
+    for temperature in [0.0, 0.8] {
+        let (plain, _) = answers(&file, &device, SpecOptions::default(), temperature);
+        assert!(plain.iter().all(|ids| ids.len() > 1), "answers: {plain:?}");
+        for max in [1, 3] {
+            let spec = SpecOptions { mode: SpecMode::Mtp, max, length: DraftLength::Fixed };
+            let (drafted, accepted) = answers(&file, &device, spec, temperature);
+            assert_eq!(drafted, plain, "drafts of {max} at temperature {temperature}");
+            assert!(accepted > 0, "no draft of {max} was accepted at temperature {temperature}");
+        }
     }
 }

@@ -43,6 +43,16 @@ fn group(name: &str) {
     assert!(failed.is_empty(), "{} of {} cases failed:\n{}", failed.len(), all.len(), failed.join("\n"));
 }
 
+/// The same ids as the host's sampler draws: ties, -inf, top-k beyond the vocabulary, p of 0 and 1.
+#[test]
+fn sampler_draws_as_the_host() {
+    let Some(device) = gpu::device() else { return };
+    let case = cases::many_samples(10_000);
+    if let Err(e) = gpu::check_once(&case, &device) {
+        panic!("{e}");
+    }
+}
+
 #[test]
 fn elementwise() {
     group("elementwise");

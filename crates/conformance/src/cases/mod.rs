@@ -39,6 +39,11 @@ pub fn group(name: &str) -> Vec<Case> {
     all().into_iter().find(|(n, _)| *n == name).expect("a group of cases").1
 }
 
+/// The sampler on so many rows of any parameters.
+pub fn many_samples(rows: usize) -> Case {
+    rows::many_samples(rows)
+}
+
 /// Bounds of `t` rows.
 fn rows(t: usize) -> Extents {
     Extents { t, o: 0, p: 0, s: 0 }

@@ -122,13 +122,19 @@ fn embeddings() -> Vec<Case> {
 const VOCAB: usize = 211;
 
 fn sampling() -> Vec<Case> {
-    vec![sample_case("sample", false), sample_case("sample of ties and -inf", true)]
+    let bounds = Extents { t: 0, o: 24, p: 0, s: 0 };
+    let at = |o| Extents { o, ..bounds };
+    [("sample", false), ("sample of ties and -inf", true)]
+        .map(|(name, hard)| {
+            let case = sample_case(name, bounds).steps(&[bounds, at(0), at(1), at(17)]);
+            case.fill(move |ask, rng| sample_input(ask, rng, hard))
+        })
+        .into()
 }
 
 /// Rows of every stage: greedy, top-k, top-p, min-p, penalties, biases, masks, all forbidden, NaN.
-fn sample_case(name: &str, hard: bool) -> Case {
-    let bounds = Extents { t: 0, o: 24, p: 0, s: 0 };
-    let case = Case::new(name, bounds, |g| {
+fn sample_case(name: &str, bounds: Extents) -> Case {
+    Case::new(name, bounds, |g| {
         let o = Sym::O.into();
         let logits = floats(g, "logits", shape(&[VOCAB.into(), o]));
         let words = |g: &mut firth_graph::Graph, name: &str, axes: &[firth_graph::Extent]| {
@@ -140,9 +146,38 @@ fn sample_case(name: &str, hard: bool) -> Case {
         let masks = words(g, "masks", &[VOCAB.div_ceil(32).into(), 3.into()]);
         let ids = g.push(Sample, &[logits, params, penalties, biases, masks]);
         g.output("ids", ids);
-    });
-    let at = |o| Extents { o, ..bounds };
-    case.steps(&[bounds, at(0), at(1), at(17)]).fill(move |ask, rng| sample_input(ask, rng, hard))
+    })
+}
+
+/// Rows of parameters at random, over logits with ties and -inf: for a device whose sampler is other code than the host's.
+pub(super) fn many_samples(rows: usize) -> Case {
+    let bounds = Extents { t: 0, o: rows, p: 0, s: 0 };
+    sample_case("many samples", bounds).steps(&[bounds]).fill(|ask, rng| match ask.input {
+        "params" => Some(Values::I(
+            (0..ask.dims[1]).flat_map(|r| any_params(r, rng).to_words().map(|w| w as i32)).collect(),
+        )),
+        _ => sample_input(ask, rng, true),
+    })
+}
+
+fn any_params(row: usize, rng: &mut Rng) -> RowParams {
+    let p = Params {
+        seed: rng.bits(),
+        temperature: [0.0, 0.05, 0.7, 1.0, 1.3, 9.0][rng.below(6)],
+        top_k: [0, 1, 2, 5, 40, VOCAB as u32, 1 + VOCAB as u32, 1_000_000][rng.below(8)],
+        top_p: [1.0, 0.0, 1e-7, 0.3, 0.9, 0.999][rng.below(6)],
+        min_p: [0.0, 0.0, 1.0, 0.05, 0.6][rng.below(5)],
+        repeat_penalty: [1.0, 1.2][rng.below(2)],
+        frequency_penalty: [0.0, 0.1][rng.below(2)],
+        presence_penalty: [0.0, -0.2][rng.below(2)],
+        ..Params::default()
+    };
+    let mut out = RowParams::new(&p, row as u32 + 3, rng.below(2) as u32);
+    out.set_penalties(rng.below(4) as u32 * 10, rng.below(11) as u32);
+    let start = rng.below(12) as u32;
+    out.set_biases(start, rng.below(13 - start as usize) as u32);
+    out.set_mask([RowParams::NO_MASK, RowParams::NO_MASK, 0, 1, 2][rng.below(5)]);
+    out
 }
 
 fn sample_input(ask: &Ask, rng: &mut Rng, hard: bool) -> Option<Values> {
