@@ -10,8 +10,13 @@ use crate::harness::{Case, against_reference, load, run, same, tolerance};
 /// The first adapter, or the one that `FIRTH_GPU` numbers. `None` where there is none, which is a failure under
 /// `CI=true`.
 pub fn device() -> Option<Arc<dyn Device>> {
+    shared().map(|d| d as Arc<dyn Device>)
+}
+
+/// The same, as what it is.
+pub fn shared() -> Option<Arc<GpuDevice>> {
     static DEVICE: OnceLock<Option<Arc<GpuDevice>>> = OnceLock::new();
-    DEVICE.get_or_init(|| open(GpuOptions::default()).map(Arc::new)).clone().map(|d| d as Arc<dyn Device>)
+    DEVICE.get_or_init(|| open(GpuOptions::default()).map(Arc::new)).clone()
 }
 
 /// A device of its own.

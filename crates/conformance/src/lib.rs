@@ -14,3 +14,4 @@ pub mod harness;
 pub mod mixture;
 pub mod models;
 pub mod random;
+pub mod wgsl;

@@ -166,6 +166,7 @@ fn answers(
             Event::Token(t) => out[at].push(t),
             Event::Done(f) => accepted += f.timings.draft_n_accepted,
             Event::Failed(e) => panic!("request {at}: {e}"),
+            _ => {}
         }
         ControlFlow::Continue(())
     })

@@ -1,7 +1,10 @@
 //! Every op on the GPU against its reference; a case that the device cannot run fails, but for those that it lacks.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
 use firth_conformance::harness::Case;
-use firth_conformance::{cases, gpu};
+use firth_conformance::{cases, gpu, wgsl};
 use firth_graph::op::Sight;
 use firth_graph::{Op, OpNode};
 
@@ -40,7 +43,23 @@ fn group(name: &str) {
         failed
     };
     let failed: Vec<String> = all.iter().filter_map(one).collect();
+    audit_kernels();
     assert!(failed.is_empty(), "{} of {} cases failed:\n{}", failed.len(), all.len(), failed.join("\n"));
+}
+
+/// Every kernel made so far keeps to the base.
+fn audit_kernels() {
+    static SEEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let kernels = gpu::shared().map(|d| d.kernels()).unwrap_or_default();
+    wgsl::dump(&kernels);
+    let mut wrong = Vec::new();
+    for (name, text) in kernels {
+        let new = SEEN.lock().expect("no test panics in here").insert(text.clone());
+        if let Some(Err(e)) = new.then(|| wgsl::audit(&text)) {
+            wrong.push(format!("{name}: {e}"));
+        }
+    }
+    assert!(wrong.is_empty(), "kernels beyond the base of WebGPU:\n{}", wrong.join("\n"));
 }
 
 /// The same ids as the host's sampler draws: ties, -inf, top-k beyond the vocabulary, p of 0 and 1.

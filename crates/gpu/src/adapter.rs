@@ -39,6 +39,8 @@ pub struct AdapterSummary {
     pub driver: String,
     /// Whether it is a CPU in disguise.
     pub is_cpu: bool,
+    /// Bytes of its memory, where the API says: the largest heap of its own. None of it is promised to be free.
+    pub memory: Option<u64>,
     /// Largest range of a buffer that a kernel sees, in bytes.
     pub max_binding: u64,
     /// What it can do beyond the base: `subgroups 8-8, f16`.
@@ -59,10 +61,31 @@ impl AdapterSummary {
             driver: format!("{:?}, {} {}", info.backend, info.driver, info.driver_info),
             name: info.name,
             is_cpu: info.device_type == wgpu::DeviceType::Cpu,
+            memory: memory(a),
             max_binding: a.limits().max_storage_buffer_binding_size,
             features: known.iter().filter(|(f, _)| features.contains(*f)).map(|(_, n)| *n).collect(),
         }
     }
+}
+
+/// Bytes of the adapter's largest heap of its own.
+#[cfg(not(target_vendor = "apple"))]
+fn memory(a: &wgpu::Adapter) -> Option<u64> {
+    // Bit 0 of a heap's flags: it is local to the device.
+    const LOCAL: u32 = 1;
+    // SAFETY: the handles live as long as the adapter, which this borrows; asking for properties changes nothing.
+    let properties = unsafe {
+        let vulkan = a.as_hal::<wgpu::hal::api::Vulkan>()?;
+        let instance = vulkan.shared_instance().raw_instance();
+        instance.get_physical_device_memory_properties(vulkan.raw_physical_device())
+    };
+    let heaps = &properties.memory_heaps[..properties.memory_heap_count as usize];
+    heaps.iter().filter(|h| h.flags.as_raw() & LOCAL != 0).map(|h| h.size).max()
+}
+
+#[cfg(target_vendor = "apple")]
+fn memory(_: &wgpu::Adapter) -> Option<u64> {
+    None
 }
 
 /// Drivers are loaded once: some of them do not survive being unloaded and loaded again.
@@ -71,6 +94,8 @@ fn instance() -> &'static wgpu::Instance {
     INSTANCE.get_or_init(|| {
         let mut desc = wgpu::InstanceDescriptor::new_without_display_handle();
         desc.backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
+        // Where the API tells what is left, a buffer that would take the last of it is refused.
+        desc.memory_budget_thresholds.for_resource_creation = Some(97);
         wgpu::Instance::new(desc)
     })
 }

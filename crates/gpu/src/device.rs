@@ -47,7 +47,7 @@ impl GpuDevice {
         let info = DeviceInfo {
             name: format!("gpu:{}", options.adapter),
             description: format!("{} ({})", adapter.name, adapter.driver),
-            free_bytes: options.max_bytes,
+            free_bytes: smaller(options.max_bytes, adapter.memory),
             shares_host_memory: false,
         };
         let compact = options.compact.unwrap_or(adapter.is_cpu);
@@ -60,10 +60,24 @@ impl GpuDevice {
         &self.adapter
     }
 
+    /// Gives the adapter up, as if it were gone: everything that follows ends with an error. For tests.
+    pub fn lose(&self) {
+        self.shared.conn.device.destroy();
+    }
+
+    /// The texts of all kernels made so far, in WGSL, with their names. For tests.
+    pub fn kernels(&self) -> Vec<(&'static str, String)> {
+        self.shared.kernels()
+    }
+
     /// Bytes of all buffers.
     pub fn held_bytes(&self) -> u64 {
         self.shared.held_bytes()
     }
+}
+
+fn smaller(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    a.into_iter().chain(b).min()
 }
 
 impl Device for GpuDevice {

@@ -37,6 +37,7 @@ struct Pipelines {
 /// A compiled kernel.
 #[derive(Clone)]
 pub(crate) struct Pipeline {
+    name: &'static str,
     pub pipeline: wgpu::ComputePipeline,
     pub layout: wgpu::BindGroupLayout,
 }
@@ -140,8 +141,21 @@ impl Shared {
         self.check()
     }
 
+    /// The texts of all pipelines.
+    pub fn kernels(&self) -> Vec<(&'static str, String)> {
+        let all = lock(&self.pipelines);
+        let mut out: Vec<_> = all.by_source.iter().map(|(text, p)| (p.name, text.clone())).collect();
+        out.sort();
+        out
+    }
+
     /// The pipeline of a text; `writable` says of each buffer after the fixed three whether the kernel writes it.
-    pub fn pipeline(&self, name: &str, source: &str, writable: &[bool]) -> Result<Pipeline, LoadError> {
+    pub fn pipeline(
+        &self,
+        name: &'static str,
+        source: &str,
+        writable: &[bool],
+    ) -> Result<Pipeline, LoadError> {
         let mut all = lock(&self.pipelines);
         if let Some(p) = all.by_source.get(source) {
             return Ok(p.clone());
@@ -155,7 +169,7 @@ impl Shared {
             return Err(LoadError::Device { device: self.name.clone(), reason });
         }
         self.alive()?;
-        let made = Pipeline { pipeline, layout };
+        let made = Pipeline { name, pipeline, layout };
         all.by_source.insert(source.into(), made.clone());
         Ok(made)
     }

@@ -44,6 +44,11 @@ pub fn many_samples(rows: usize) -> Case {
     rows::many_samples(rows)
 }
 
+/// A product with a matrix of f32.
+pub fn product(k: usize, n: usize) -> Case {
+    products::product(firth_quant::Dtype::F32, k, n).steps(&[rows(2)])
+}
+
 /// Bounds of `t` rows.
 fn rows(t: usize) -> Extents {
     Extents { t, o: 0, p: 0, s: 0 }

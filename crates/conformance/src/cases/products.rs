@@ -34,7 +34,7 @@ pub fn cases() -> Vec<Case> {
     out
 }
 
-fn product(dtype: Dtype, k: usize, n: usize) -> Case {
+pub(super) fn product(dtype: Dtype, k: usize, n: usize) -> Case {
     let case = Case::new(format!("mat_mul {} {k}x{n}", dtype.name()), rows(13), |g| {
         let (w, x) = (weight(g, "w", dtype, &[k, n]), floats(g, "x", wide(k)));
         let y = g.push(MatMul, &[w, x]);
