@@ -20,6 +20,8 @@ pub enum Command {
     Run(Run),
     /// A conversation in the terminal; /help lists what can be done there
     Chat(Chat),
+    /// Answers over HTTP, in the shapes of OpenAI, Anthropic, llama-server and Ollama
+    Serve(Serve),
     /// Prefill and decode rates, and the share of this machine's ceilings
     Bench(Bench),
     /// f32 logits [n][vocab] of given ids, little-endian
@@ -260,6 +262,58 @@ pub struct Chat {
     /// Tokens of an answer at most
     #[arg(short = 'n', long = "n", env = "FIRTH_N")]
     pub n: Option<usize>,
+    /// Another chat template
+    #[arg(long, env = "FIRTH_CHAT_TEMPLATE")]
+    pub chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub speculation: Speculation,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub sampling: Sampling,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub common: Common,
+}
+
+/// `firth serve`.
+#[derive(Args)]
+pub struct Serve {
+    /// The model; the bundled one by default
+    pub model: Option<String>,
+    /// Address to listen on
+    #[arg(long, env = "FIRTH_HOST", default_value = "127.0.0.1")]
+    pub host: String,
+    /// Port to listen on; 0 for any that is free
+    #[arg(long, env = "FIRTH_PORT", default_value_t = 8080)]
+    pub port: u16,
+    /// Requests at work at once
+    #[arg(long, env = "FIRTH_PARALLEL", default_value_t = 4)]
+    pub parallel: usize,
+    /// Requests that may wait besides; more are told to come again later
+    #[arg(long, env = "FIRTH_QUEUE", default_value_t = 256)]
+    pub queue: usize,
+    /// The name that clients see; the file's by default
+    #[arg(long, env = "FIRTH_ALIAS", value_name = "NAME")]
+    pub alias: Option<String>,
+    /// A key that requests must show; may be given again
+    #[arg(long, env = "FIRTH_API_KEY", value_name = "KEY")]
+    pub api_key: Vec<String>,
+    /// A file with a key on each line
+    #[arg(long, env = "FIRTH_API_KEY_FILE", value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// Lets web pages of other origins ask
+    #[arg(long, env = "FIRTH_CORS")]
+    pub cors: bool,
+    /// Folder of slot files; without it slots are neither saved nor restored
+    #[arg(long, env = "FIRTH_SLOT_SAVE_PATH", value_name = "FOLDER")]
+    pub slot_save_path: Option<PathBuf>,
+    /// Seconds for what is under way when the server is told to end
+    #[arg(long, env = "FIRTH_GRACE", default_value_t = 10)]
+    pub grace: u64,
+    /// Seconds of silence after which a stream shows that it lives; 0 for never
+    #[arg(long, env = "FIRTH_PING", default_value_t = 30)]
+    pub ping: u64,
     /// Another chat template
     #[arg(long, env = "FIRTH_CHAT_TEMPLATE")]
     pub chat_template: Option<PathBuf>,

@@ -10,9 +10,12 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    // A reader that has seen enough, such as `head`, ends the program instead of making a print panic.
-    sigpipe::reset();
     let cli = args::Cli::parse();
+    // A reader that has seen enough, such as `head`, ends the program instead of making a print panic. A server outlives
+    // clients that go away.
+    if !matches!(cli.command, args::Command::Serve(_)) {
+        sigpipe::reset();
+    }
     match cmd::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

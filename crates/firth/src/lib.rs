@@ -24,10 +24,12 @@ mod error;
 mod imatrix;
 mod logits;
 mod model;
+mod model_text;
 mod open;
 mod perplexity;
 mod pull;
 mod quantize;
+mod service;
 mod store;
 mod structured;
 
@@ -39,6 +41,7 @@ pub use error::Error;
 pub use imatrix::{Imatrix, ImatrixOptions};
 pub use logits::{LogitsOptions, logits};
 pub use model::{Answer, ChatOptions, GenerateOptions, Message, Model, Prompt};
+pub use model_text::ModelText;
 pub use open::{bundled, open, override_kv};
 pub use perplexity::{Perplexity, PerplexityOptions, perplexity};
 pub use pull::{PullError, PullName, PullOptions, PullProgress, pull};
@@ -48,12 +51,16 @@ pub use quantize::{
 };
 pub use store::{Keeper, LocalModel, Stores};
 
+pub use service::{Counts, Desk, Events, NotTaken, PieceOf, Service, ServiceOptions, SlotStatus};
+
 pub use firth_engine::{
-    DraftLength, EngineError, EngineOptions, Finished, SpecMode, SpecOptions, StopReason, Timings,
+    DraftLength, EngineError, EngineOptions, Event, Finished, Logprobs, Request, SpecMode, SpecOptions,
+    StopReason, Timings,
 };
 pub use firth_gguf::Gguf;
 pub use firth_graph::Device;
 pub use firth_quant::Dtype;
-pub use firth_sampling::{Breakers, Dry, Mirostat, MirostatVersion, Params, Stage};
+pub use firth_sampling::{Breakers, Constraint, Dry, Mirostat, MirostatVersion, Params, Stage};
+pub use firth_text as text;
 pub use firth_text::grammar::{Grammar, GrammarError};
 pub use firth_text::output::OutputFormat;

@@ -11,14 +11,13 @@ use firth_engine::{
 use firth_gguf::Gguf;
 use firth_graph::Device;
 use firth_sampling::Params;
-use firth_text::grammar::{Grammar, LazyGrammars};
+use firth_text::grammar::Grammar;
 use firth_text::output::OutputFormat;
-use firth_text::{ChatTemplate, Encode, TextStream, Vocab};
+use firth_text::{TextStream, Vocab};
 use serde_json::{Map, Value, json};
 
-use crate::defaults::sampling_defaults;
 use crate::error::Error;
-use crate::structured;
+use crate::model_text::ModelText;
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,10 +79,7 @@ pub struct Answer {
 
 /// A model, its vocabulary and its template.
 pub struct Model {
-    file: Arc<Gguf>,
-    vocab: Vocab,
-    template: Option<ChatTemplate>,
-    grammars: LazyGrammars,
+    text: ModelText,
     scheduler: Scheduler,
 }
 
@@ -95,17 +91,9 @@ impl Model {
         options: &EngineOptions,
         on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Model, Error> {
-        let vocab = Vocab::from_metadata(file.metadata())?;
-        let [bos, eos] = marks(&vocab);
-        let template = ChatTemplate::from_metadata(file.metadata(), &bos, &eos)?;
-        let engine = Engine::load(&file, devices, options, on)?;
-        Ok(Model {
-            file,
-            vocab,
-            template,
-            grammars: LazyGrammars::default(),
-            scheduler: Scheduler::new(engine),
-        })
+        let text = ModelText::new(file)?;
+        let engine = Engine::load(text.file(), devices, options, on)?;
+        Ok(Model { text, scheduler: Scheduler::new(engine) })
     }
 
     /// Uses a second model to draft, on devices of its own choice; the model must have been loaded with
@@ -120,7 +108,7 @@ impl Model {
         options: &EngineOptions,
     ) -> Result<(), Error> {
         let vocab = Vocab::from_metadata(file.metadata())?;
-        same_vocabulary(&self.vocab, &vocab)?;
+        same_vocabulary(self.vocab(), &vocab)?;
         let options = EngineOptions {
             ctx: Some(self.engine().ctx()),
             // One for each sequence, and a fork of it for the guesses.
@@ -134,14 +122,19 @@ impl Model {
         Ok(())
     }
 
+    /// The model's text half, which may be had apart from what runs it.
+    pub fn text(&self) -> &ModelText {
+        &self.text
+    }
+
     /// The file.
     pub fn file(&self) -> &Arc<Gguf> {
-        &self.file
+        self.text.file()
     }
 
     /// The vocabulary.
     pub fn vocab(&self) -> &Vocab {
-        &self.vocab
+        self.text.vocab()
     }
 
     /// The engine, for measurements.
@@ -156,41 +149,35 @@ impl Model {
 
     /// Whether the model has a chat template.
     pub fn has_template(&self) -> bool {
-        self.template.is_some()
+        self.text.template().is_some()
     }
 
     /// How the template's answers are read; plain text without one.
     pub fn output_format(&self) -> OutputFormat {
-        self.template.as_ref().map_or(OutputFormat::PLAIN, |t| OutputFormat::detect(t.source()))
+        self.text.output_format()
     }
 
     /// Uses another chat template.
     pub fn set_template(&mut self, source: &str) -> Result<(), Error> {
-        let [bos, eos] = marks(&self.vocab);
-        self.template = Some(ChatTemplate::new(source, &bos, &eos)?);
-        Ok(())
+        self.text.set_template(source)
     }
 
     /// A prompt of plain text, with the model's own start.
     pub fn raw_prompt(&self, text: &str) -> Result<Prompt, Error> {
-        Ok(Prompt { ids: self.vocab.encode(text, Encode { add_special: true, parse_special: true })? })
+        self.text.raw_prompt(text)
     }
 
     /// A prompt of a conversation, rendered by the template.
     pub fn chat_prompt(&self, messages: &[Message], options: &ChatOptions) -> Result<Prompt, Error> {
-        let template = self.template.as_ref().ok_or(Error::NoTemplate)?;
         let list: Vec<Value> =
             messages.iter().map(|m| json!({"role": m.role, "content": m.content})).collect();
-        let rendered = template.render(&Value::Array(list), None, true, &options.extra)?;
-        // Most templates write the start token themselves; a second one would be seen by the model.
-        let how = Encode { add_special: !rendered.has_bos, parse_special: true };
-        let ids = self.vocab.encode(&rendered.text, how)?;
-        Ok(Prompt { ids })
+        let rendered = self.text.render(&Value::Array(list), None, true, &options.extra)?;
+        self.text.rendered_prompt(&rendered)
     }
 
     /// The file's sampling defaults.
     pub fn default_params(&self) -> Result<Params, Error> {
-        sampling_defaults(self.file.metadata())
+        self.text.default_params()
     }
 
     /// Generates an answer; `on` gets its text as it comes, whole characters only, and may end it. It is asked
@@ -213,27 +200,14 @@ impl Model {
 
     /// What [`generate`](Self::generate) asks of the scheduler: with the marks of the prompt's messages, the model's
     /// end tokens, and without the tokens that it must never say.
+    ///
+    /// # Errors
+    /// No token is asked for.
     pub fn request(&self, prompt: Prompt, options: &GenerateOptions) -> Result<Request, Error> {
-        let params = options.params.clone().map_or_else(|| self.default_params(), Ok)?;
-        let max_tokens = options.max_tokens.unwrap_or(usize::MAX);
-        let marks = message_ends(&self.vocab, &prompt.ids);
-        let mut request = Request::new(prompt.ids, params, max_tokens);
-        request.marks = marks;
-        match options.ignore_eos {
-            true => {
-                request.params.bias.extend(self.vocab.end_tokens().iter().map(|id| (*id, f32::NEG_INFINITY)))
-            }
-            false => request.end_ids = self.vocab.end_tokens().to_vec(),
-        }
-        let suppressed = self.vocab.suppressed().iter().map(|id| (*id, f32::NEG_INFINITY));
-        request.params.bias.extend(suppressed);
-        if let Some(grammar) = &options.grammar {
-            structured::constrain(&self.vocab, &self.grammars, &mut request, grammar, options.format)?;
-        }
-        if max_tokens == 0 {
+        if options.max_tokens == Some(0) {
             return Err(Error::Argument("0 tokens were asked for; use -n 1 or more".into()));
         }
-        Ok(request)
+        self.text.request(prompt, options)
     }
 
     /// Saves what follows from `ids`, computing what the cache does not hold.
@@ -287,7 +261,7 @@ impl Model {
     ) -> Result<Finished, Error> {
         loop {
             let mut end: Option<Result<Finished, EngineError>> = None;
-            let vocab = &self.vocab;
+            let vocab = self.text.vocab();
             let ticked = self.scheduler.tick(&mut |id, event| {
                 match event {
                     _ if id != job => return ControlFlow::Continue(()),
@@ -314,13 +288,6 @@ impl Model {
     }
 }
 
-/// Where messages end in a prompt: behind each end token. A later turn of the conversation has the same text up to
-/// there, whatever its template does to the rest.
-fn message_ends(vocab: &Vocab, ids: &[u32]) -> Vec<usize> {
-    let ends = vocab.end_tokens();
-    (0..ids.len()).filter(|i| ends.contains(&ids[*i])).map(|i| i + 1).collect()
-}
-
 /// Fails unless two vocabularies have the same tokens; their ends may differ by what models pad them with.
 fn same_vocabulary(a: &Vocab, b: &Vocab) -> Result<(), Error> {
     let (n_a, n_b) = (a.len(), b.len());
@@ -339,12 +306,6 @@ fn same_vocabulary(a: &Vocab, b: &Vocab) -> Result<(), Error> {
             )))
         }
     }
-}
-
-/// The texts of the start and end tokens, for templates.
-fn marks(vocab: &Vocab) -> [String; 2] {
-    [vocab.bos(), vocab.eos()]
-        .map(|id| id.map_or(String::new(), |id| String::from_utf8_lossy(vocab.token_text(id)).into_owned()))
 }
 
 /// Text and ids of an answer as they come.

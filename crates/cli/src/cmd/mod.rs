@@ -13,6 +13,7 @@ mod pull;
 mod quantize;
 mod run;
 mod sampling;
+mod serve;
 mod tokenize;
 
 use std::path::Path;
@@ -31,6 +32,7 @@ pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Run(a) => run::run(a),
         Command::Chat(a) => chat::chat(a),
+        Command::Serve(a) => serve::serve(a),
         Command::Bench(a) => bench::bench(a),
         Command::Logits(a) => logits::logits(a),
         Command::Check(a) => check::check(a),
@@ -74,7 +76,12 @@ fn load(file: Arc<Gguf>, c: &Common, options: &EngineOptions) -> Result<Model> {
 
 /// Loads a model that drafts as it was asked to, with its draft model if there is one.
 fn load_to_speculate(file: Arc<Gguf>, c: &Common, s: &Speculation) -> Result<Model> {
-    let options = EngineOptions { spec: spec_options(s)?, ..engine_options(c) };
+    load_for(file, c, s, 1)
+}
+
+/// As [`load_to_speculate`], for several sequences at once.
+fn load_for(file: Arc<Gguf>, c: &Common, s: &Speculation, parallel: usize) -> Result<Model> {
+    let options = EngineOptions { spec: spec_options(s)?, parallel, ..engine_options(c) };
     let mut model = load(file, c, &options)?;
     if let Some(draft) = &s.draft {
         let file = open(Some(draft), &[])?;

@@ -1,0 +1,96 @@
+//! `firth serve`: a model over HTTP.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use firth::{Service, ServiceOptions};
+use firth_server::{App, ServerOptions};
+use tokio::net::TcpListener;
+
+use crate::args::Serve;
+
+/// Runs the command.
+pub fn serve(mut a: Serve) -> Result<()> {
+    if a.parallel == 0 {
+        bail!("--parallel is 0, expected 1 or more");
+    }
+    if a.common.log == "warn" {
+        // A line for each request, unless less was asked for.
+        a.common.log = "warn,firth_server=info".into();
+    }
+    let api_keys = keys(&a)?;
+    let file = super::open(a.model.as_deref(), &a.common.override_kv)?;
+    let mut model = super::load_for(file, &a.common, &a.speculation, a.parallel)?;
+    if let Some(path) = &a.chat_template {
+        let source = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        model.set_template(&source)?;
+    }
+    if let Some(folder) = &a.slot_save_path
+        && !folder.is_dir()
+    {
+        bail!("--slot-save-path {} is no folder", folder.display());
+    }
+    let options = ServerOptions {
+        name: a.alias.clone().unwrap_or_else(|| name_of(a.model.as_deref())),
+        path: a.model.clone().unwrap_or_default(),
+        api_keys,
+        cors: a.cors,
+        defaults: Some(super::run::without_seed(&model, &a.sampling)?),
+        stop: a.sampling.stop.clone(),
+        slot_path: a.slot_save_path.clone(),
+        ping: (a.ping > 0).then(|| Duration::from_secs(a.ping)),
+        grace: Duration::from_secs(a.grace),
+    };
+    say_memory(&mut model);
+    let service = ServiceOptions { queue: a.queue, ..ServiceOptions::default() };
+    let service = Service::start(model, service).context("starting the engine")?;
+    let app = App::new(service, options)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.context("starting the server")?.block_on(async move {
+        let at = format!("{}:{}", a.host, a.port);
+        let listener = TcpListener::bind(&at).await.with_context(|| format!("listening on {at}"))?;
+        eprintln!("firth: listening on http://{}", listener.local_addr()?);
+        Ok(firth_server::serve(listener, app, told_to_end()).await?)
+    })
+}
+
+/// Says what each pool takes.
+fn say_memory(model: &mut firth::Model) {
+    let r = model.engine().report().clone();
+    let (ctx, n) = (model.engine().ctx(), model.engine().bounds().s);
+    let mib = |bytes: u64| bytes >> 20;
+    eprintln!(
+        "firth: {n} sequences of {ctx} tokens; weights {} MiB, keys, values and cache up to {} MiB, scratch {} MiB",
+        mib(r.weight_bytes),
+        mib(r.page_bytes),
+        mib(r.scratch_bytes)
+    );
+}
+
+fn keys(a: &Serve) -> Result<Vec<String>> {
+    let mut keys = a.api_key.clone();
+    if let Some(path) = &a.api_key_file {
+        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        keys.extend(text.lines().map(|l| l.trim().to_owned()));
+    }
+    keys.retain(|k| !k.is_empty());
+    if keys.is_empty() && (a.api_key_file.is_some() || !a.api_key.is_empty()) {
+        bail!("a key was asked for, but all keys given are empty");
+    }
+    Ok(keys)
+}
+
+fn name_of(model: Option<&str>) -> String {
+    let stem = model.and_then(|m| Path::new(m).file_stem()).and_then(|s| s.to_str());
+    stem.unwrap_or("firth-bundled").to_owned()
+}
+
+/// Ends with Ctrl-C or a request to terminate.
+async fn told_to_end() {
+    let listening = crate::progress::listen();
+    while crate::progress::go_on().is_continue() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    drop(listening);
+}

@@ -1,0 +1,227 @@
+//! What all paths share, and the way a request takes to its path.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use firth::text::output::OutputFormat;
+use firth::{Params, Service};
+
+use crate::body::MAX_BODY;
+use crate::error::{ApiError, Shown, respond};
+use crate::metrics::Metrics;
+use crate::{completions, conversation, info, openai_chat, tokens};
+
+/// How to serve.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// The name that clients see.
+    pub name: String,
+    /// Where the model's file is, for `/props`.
+    pub path: String,
+    /// Keys of which a request must show one; none for no check.
+    pub api_keys: Vec<String>,
+    /// Whether web pages of other origins may ask.
+    pub cors: bool,
+    /// Sampling where a request does not say.
+    pub defaults: Option<Params>,
+    /// Texts that end answers where a request names none.
+    pub stop: Vec<String>,
+    /// Folder of slot files; without it slots are neither saved nor restored.
+    pub slot_path: Option<PathBuf>,
+    /// Silence after which a stream shows that it lives.
+    pub ping: Option<Duration>,
+    /// Time for requests under way when the server is told to end.
+    pub grace: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        ServerOptions {
+            name: "firth".into(),
+            path: String::new(),
+            api_keys: Vec::new(),
+            cors: false,
+            defaults: None,
+            stop: Vec::new(),
+            slot_path: None,
+            ping: Some(Duration::from_secs(30)),
+            grace: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What all paths share.
+pub struct App {
+    /// The engine.
+    pub service: Service,
+    /// How the model writes thoughts and calls.
+    pub format: OutputFormat,
+    /// Sampling where a request does not say.
+    pub defaults: Params,
+    /// The name that clients see.
+    pub name: String,
+    /// `system_fingerprint`: equal where equal requests with equal seeds get equal bytes.
+    pub fingerprint: String,
+    /// Seconds since 1970 at the start.
+    pub created: u64,
+    /// Settings.
+    pub options: ServerOptions,
+    /// What is measured.
+    pub metrics: Metrics,
+}
+
+impl App {
+    /// Around a service.
+    ///
+    /// # Errors
+    /// The model's sampling defaults cannot be read.
+    pub fn new(service: Service, options: ServerOptions) -> Result<Arc<App>, firth::Error> {
+        let text = service.text();
+        let format = conversation::format_of(text);
+        let defaults = match &options.defaults {
+            Some(p) => p.clone(),
+            None => text.default_params()?,
+        };
+        Ok(Arc::new(App {
+            format,
+            defaults,
+            name: options.name.clone(),
+            fingerprint: format!("fp_{:016x}", service.fingerprint()),
+            created: crate::shape::now(),
+            metrics: Metrics::default(),
+            service,
+            options,
+        }))
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Debug, Default)]
+pub struct Caller {
+    key: Option<String>,
+}
+
+impl Caller {
+    /// The cache domain: 0 for those without a key and a salt, else a number of both.
+    pub fn domain(&self, salt: Option<&str>) -> u64 {
+        if self.key.is_none() && salt.is_none() {
+            return 0;
+        }
+        let mut hash = DefaultHasher::new();
+        (&self.key, salt).hash(&mut hash);
+        hash.finish()
+    }
+}
+
+/// The paths.
+pub fn router(app: Arc<App>) -> Router {
+    let r = Router::new();
+    let r = both(r, "/health", get(info::health));
+    let r = both(r, "/models", get(info::models));
+    let r = r.route("/v1/models/{*id}", get(info::model));
+    let r = both(r, "/chat/completions", post(openai_chat::chat));
+    let r = both(r, "/chat/completions/input_tokens", post(openai_chat::input_tokens));
+    let r = r.route("/v1/completions", post(completions::completions));
+    let r = both(r, "/embeddings", post(info::no_embeddings));
+    let r = both(r, "/rerank", post(info::no_rerank));
+    let r = both(r, "/reranking", post(info::no_rerank));
+    let r = r.route("/embedding", post(info::no_embeddings));
+    let r = r.route("/tokenize", post(tokens::tokenize));
+    let r = r.route("/detokenize", post(tokens::detokenize));
+    let r = r.route("/apply-template", post(tokens::apply_template));
+    let r = r.route("/props", get(info::props).post(info::no_props));
+    r.fallback(|| async { ApiError::not_found("File Not Found") })
+        .method_not_allowed_fallback(|| async { ApiError::method() })
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn_with_state(app.clone(), admit))
+        .layer(middleware::from_fn_with_state(app.clone(), outside))
+        .with_state(app)
+}
+
+fn both(r: Router<Arc<App>>, path: &str, to: axum::routing::MethodRouter<Arc<App>>) -> Router<Arc<App>> {
+    r.route(path, to.clone()).route(&format!("/v1{path}"), to)
+}
+
+/// Checks the key.
+async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let open = matches!(request.uri().path(), "/health" | "/v1/health" | "/");
+    let shown = key_of(request.headers());
+    let known = shown.filter(|key| app.options.api_keys.iter().any(|k| same(k.as_bytes(), key.as_bytes())));
+    if !app.options.api_keys.is_empty() && known.is_none() && !open && request.method() != Method::OPTIONS {
+        return ApiError::key().into_response();
+    }
+    let key = known.map(str::to_owned);
+    request.extensions_mut().insert(Caller { key });
+    next.run(request).await
+}
+
+fn key_of(headers: &HeaderMap) -> Option<&str> {
+    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
+    let bearer = text("authorization").and_then(|v| v.strip_prefix("Bearer ").or(v.strip_prefix("bearer ")));
+    bearer.or_else(|| text("x-api-key")).map(str::trim)
+}
+
+/// Whether two keys are equal, in a time that does not depend on where they differ.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+}
+
+/// Around everything: request ids, the log line, CORS, errors in the path's dialect.
+async fn outside(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let start = Instant::now();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let origin = request.headers().get(header::ORIGIN).cloned().filter(|_| app.options.cors);
+    let given = request.headers().get("x-request-id").filter(|id| id.len() <= 128).cloned();
+    let id = given.unwrap_or_else(|| {
+        HeaderValue::from_str(&crate::shape::new_id("req_")).unwrap_or(HeaderValue::from_static("req"))
+    });
+    let mut response = match method == Method::OPTIONS {
+        true => StatusCode::OK.into_response(),
+        false => in_dialect(&path, next.run(request).await),
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::SERVER, HeaderValue::from_static("firth"));
+    let of_json = HeaderValue::from_static("application/json; charset=utf-8");
+    if headers.get(header::CONTENT_TYPE).is_some_and(|v| v == "application/json") {
+        headers.insert(header::CONTENT_TYPE, of_json);
+    }
+    headers.insert(HeaderName::from_static("x-request-id"), id.clone());
+    if let Some(origin) = origin {
+        allow(headers, origin);
+    }
+    let status = response.status().as_u16();
+    app.metrics.note_request(&path, status);
+    let (id, ms) = (id.to_str().unwrap_or_default(), start.elapsed().as_millis());
+    tracing::info!(target: "firth_server::access", "{method} {path} {status} {ms} ms {id}");
+    response
+}
+
+fn in_dialect(path: &str, mut response: Response) -> Response {
+    let anthropic = path.starts_with("/v1/messages");
+    let ollama = path.starts_with("/api/");
+    let Some(Shown(e)) = response.extensions_mut().remove::<Shown>().filter(|_| anthropic || ollama) else {
+        return response;
+    };
+    let body = if anthropic { e.anthropic() } else { e.ollama() };
+    respond(e, body)
+}
+
+fn allow(headers: &mut HeaderMap, origin: HeaderValue) {
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(header::VARY, HeaderValue::from_static("Origin"));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+    let methods = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*"));
+}
+
+/// The caller of a path that has been admitted.
+pub type By = Extension<Caller>;

@@ -1,0 +1,352 @@
+//! One request in the server's own terms, and its answers as they come. Every dialect is translated to and from this.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use firth::text::TextStream;
+use firth::text::output::{Output, OutputEvent, OutputFormat, OutputParser, Tool};
+use firth::{Event, Events, GenerateOptions, Logprobs, PieceOf, Prompt, Request, StopReason, Timings};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::Sampling;
+use crate::structured::Rule;
+
+/// What to generate.
+pub struct Generation {
+    /// The prompt.
+    pub ids: Vec<u32>,
+    /// How to sample.
+    pub sampling: Sampling,
+    /// Logarithms of probabilities, with so many of the likeliest.
+    pub logprobs: Option<usize>,
+    /// Those of the prompt, too.
+    pub prompt_logprobs: bool,
+    /// The cache domain of whoever asks.
+    pub domain: u64,
+    /// What may be said.
+    pub rule: Option<Rule>,
+    /// How the answer is read; text and nothing else when `None`.
+    pub reading: Option<Reading>,
+}
+
+/// How an answer is split into thoughts, text and calls.
+#[derive(Clone)]
+pub struct Reading {
+    /// The model's way to write them.
+    pub format: OutputFormat,
+    /// The end of the prompt's text, where thoughts may have been opened.
+    pub tail: String,
+    /// Tools that may be called.
+    pub tools: Vec<Tool>,
+}
+
+/// Something of an answer.
+pub enum Piece {
+    /// So many tokens of the prompt are done.
+    Progress(usize),
+    /// What is said next.
+    Delta(Delta),
+    /// The end.
+    End(End),
+}
+
+/// Text that is certain, and the tokens that it came of.
+#[derive(Default)]
+pub struct Delta {
+    /// Its parts.
+    pub events: Vec<OutputEvent>,
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// What the model thought of them.
+    pub logprobs: Vec<Logprobs>,
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// Why.
+    pub stop: StopReason,
+    /// The stop text that was found.
+    pub word: Option<String>,
+    /// Counts and times.
+    pub timings: Timings,
+    /// Whether tools were called.
+    pub has_calls: bool,
+}
+
+/// A whole answer.
+pub struct Whole {
+    /// Thoughts, text and calls.
+    pub output: Output,
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// What the model thought of them.
+    pub logprobs: Vec<Logprobs>,
+    /// What it thought of the prompt's tokens behind the first.
+    pub prompt_logprobs: Vec<Logprobs>,
+    /// How it ended.
+    pub end: End,
+}
+
+/// One answer as it comes.
+pub struct Choice {
+    app: Arc<App>,
+    events: Events,
+    piece: PieceOf,
+    stops: Vec<String>,
+    stream: TextStream,
+    parser: Option<OutputParser>,
+    next: Delta,
+    first: Option<Event>,
+    /// What was ready behind what was just given.
+    end: Option<End>,
+    over: bool,
+    taken_up: bool,
+    has_calls: bool,
+    last_token: Option<Instant>,
+    started: Instant,
+    /// Prompt tokens.
+    pub n_prompt: usize,
+    /// Those from the cache; known with the first event.
+    pub n_cached: usize,
+    /// Tokens said.
+    pub n_said: usize,
+    /// What the model thought of the prompt.
+    pub prompt_logprobs: Vec<Logprobs>,
+}
+
+impl App {
+    /// Sets a generation to work, `sampling.n` answers to it. Returns when the engine has taken up the first.
+    ///
+    /// # Errors
+    /// The prompt is too long, the queue is full, or the engine refuses.
+    pub async fn start(self: &Arc<App>, g: Generation) -> Result<Vec<Choice>, ApiError> {
+        let text = self.service.text();
+        let n_prompt = g.ids.len();
+        if n_prompt == 0 {
+            return Err(ApiError::field("prompt", "the prompt has no tokens"));
+        }
+        if n_prompt >= self.service.ctx() {
+            return Err(ApiError::context(n_prompt, self.service.ctx()));
+        }
+        let options = GenerateOptions {
+            params: Some(g.sampling.params.clone()),
+            max_tokens: g.sampling.max_tokens,
+            stop: Vec::new(),
+            ignore_eos: g.sampling.ignore_eos,
+        };
+        let mut requests: Vec<Request> = Vec::with_capacity(g.sampling.n);
+        for choice in 0..g.sampling.n {
+            let mut r = text.request(Prompt { ids: g.ids.clone() }, &options)?;
+            (r.choice, r.domain, r.cache) = (choice as u32, g.domain, g.sampling.cache);
+            (r.logprobs, r.prompt_logprobs) = (g.logprobs, g.prompt_logprobs && choice == 0);
+            r.constraint = g.rule.as_ref().map(|rule| rule.constraint()).transpose()?;
+            requests.push(r);
+        }
+        let piece: PieceOf = match &g.reading {
+            Some(r) => {
+                let format = r.format;
+                Arc::new(move |vocab, id| format.piece(vocab, id))
+            }
+            None => Arc::new(|vocab, id| vocab.piece(id, false)),
+        };
+        let stops: Vec<String> = g.sampling.stop.iter().filter(|s| !s.is_empty()).cloned().collect();
+        let seed = g.sampling.params.seed;
+        let events = self.service.submit(requests, &stops, &piece)?;
+        let choice = |(i, events): (usize, Events)| Choice {
+            app: self.clone(),
+            events,
+            piece: piece.clone(),
+            stops: stops.clone(),
+            stream: TextStream::new(stops.clone()),
+            parser: g
+                .reading
+                .as_ref()
+                .map(|r| OutputParser::new(r.format, &r.tail, r.tools.clone(), seed.wrapping_add(i as u64))),
+            next: Delta::default(),
+            first: None,
+            end: None,
+            over: false,
+            taken_up: false,
+            has_calls: false,
+            last_token: None,
+            started: Instant::now(),
+            n_prompt,
+            n_cached: 0,
+            n_said: 0,
+            prompt_logprobs: Vec::new(),
+        };
+        let mut choices: Vec<Choice> = events.into_iter().enumerate().map(choice).collect();
+        choices[0].wait_for_first().await?;
+        Ok(choices)
+    }
+}
+
+impl Choice {
+    /// Waits until the engine has taken the request up.
+    async fn wait_for_first(&mut self) -> Result<(), ApiError> {
+        match self.events.next().await {
+            Some(Event::Failed(e)) => Err(e.into()),
+            Some(event) => {
+                if let Event::Prompt(n) = event {
+                    (self.taken_up, self.n_cached) = (true, n);
+                }
+                self.first = Some(event);
+                Ok(())
+            }
+            None => Err(self.gone()),
+        }
+    }
+
+    fn gone(&self) -> ApiError {
+        let why = self.app.service.health().err().map_or_else(String::new, |e| e.to_string());
+        ApiError::unavailable(format!("the request was cut off: {why}"))
+    }
+
+    /// The next piece; `None` behind the end.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, ApiError>>> {
+        loop {
+            if let Some(end) = self.end.take() {
+                self.over = true;
+                return Poll::Ready(Some(Ok(Piece::End(end))));
+            }
+            if self.over {
+                return Poll::Ready(None);
+            }
+            let event = match self.first.take() {
+                Some(event) => Some(event),
+                None => match self.events.poll_next(cx) {
+                    Poll::Ready(event) => event,
+                    Poll::Pending => return Poll::Pending,
+                },
+            };
+            let Some(event) = event else {
+                self.over = true;
+                return Poll::Ready(Some(Err(self.gone())));
+            };
+            if let Some(piece) = self.take(event) {
+                return Poll::Ready(Some(piece));
+            }
+        }
+    }
+
+    /// As [`poll`](Self::poll).
+    pub async fn next(&mut self) -> Option<Result<Piece, ApiError>> {
+        std::future::poll_fn(|cx| self.poll(cx)).await
+    }
+
+    fn take(&mut self, event: Event) -> Option<Result<Piece, ApiError>> {
+        match event {
+            Event::Prompt(n) => {
+                if !self.taken_up {
+                    (self.taken_up, self.n_cached) = (true, n);
+                }
+                return Some(Ok(Piece::Progress(n)));
+            }
+            Event::PromptLogprobs(p) => self.prompt_logprobs.push(p),
+            Event::Logprobs(p) => self.next.logprobs.push(p),
+            Event::Token(id) => return self.token(id).map(|d| Ok(Piece::Delta(d))),
+            Event::Done(f) => {
+                let mut events = Vec::new();
+                let rest = self.stream.finish();
+                self.read(&rest, true, &mut events);
+                let word = self.stream.stopped().map(|i| self.stops[i].clone());
+                let stop = f.stop;
+                self.end = Some(End { stop, word, timings: f.timings, has_calls: self.has_calls });
+                self.app.metrics.note_end(&f, self.started);
+                let mut last = std::mem::take(&mut self.next);
+                if self.stream.stopped().is_some() {
+                    // Tokens of a stop text are not of the answer.
+                    last.logprobs.clear();
+                }
+                last.events = events;
+                if !last.events.is_empty() || !last.logprobs.is_empty() || !last.ids.is_empty() {
+                    return Some(Ok(Piece::Delta(last)));
+                }
+            }
+            Event::Failed(e) => {
+                self.over = true;
+                return Some(Err(e.into()));
+            }
+        }
+        None
+    }
+
+    fn token(&mut self, id: u32) -> Option<Delta> {
+        let now = Instant::now();
+        match self.last_token.replace(now) {
+            None => self.app.metrics.note_first(now - self.started),
+            Some(last) => self.app.metrics.note_gap(now - last),
+        }
+        self.n_said += 1;
+        self.next.ids.push(id);
+        let piece = self.piece.clone();
+        let app = self.app.clone();
+        let text = self.stream.push(piece(app.service.text().vocab(), id));
+        if text.is_empty() {
+            return None;
+        }
+        let mut events = Vec::new();
+        self.read(&text, false, &mut events);
+        if events.is_empty() {
+            return None;
+        }
+        self.next.events = events;
+        Some(std::mem::take(&mut self.next))
+    }
+
+    /// Reads text, and what was held back where it is the last.
+    fn read(&mut self, text: &str, last: bool, out: &mut Vec<OutputEvent>) {
+        match &mut self.parser {
+            None if text.is_empty() => {}
+            None => out.push(OutputEvent::Content(text.to_owned())),
+            Some(parser) => {
+                if !text.is_empty() {
+                    out.extend(parser.push(text));
+                }
+                if last {
+                    out.extend(parser.finish());
+                }
+            }
+        }
+        for e in out.iter() {
+            self.has_calls |= matches!(e, OutputEvent::CallEnd { .. });
+        }
+    }
+
+    /// `prompt_progress` when so many tokens are done.
+    pub fn progress(&self, done: usize) -> Value {
+        json!({
+            "total": self.n_prompt,
+            "cache": self.n_cached,
+            "processed": done,
+            "time_ms": self.started.elapsed().as_millis() as u64,
+        })
+    }
+
+    /// The whole answer.
+    ///
+    /// # Errors
+    /// The request failed.
+    pub async fn whole(mut self) -> Result<Whole, ApiError> {
+        let (mut output, mut ids, mut logprobs) = (Output::default(), Vec::new(), Vec::new());
+        while let Some(piece) = self.next().await {
+            match piece? {
+                Piece::Progress(_) => {}
+                Piece::Delta(d) => {
+                    d.events.into_iter().for_each(|e| output.add(e));
+                    ids.extend(d.ids);
+                    logprobs.extend(d.logprobs);
+                }
+                Piece::End(end) => {
+                    let prompt_logprobs = std::mem::take(&mut self.prompt_logprobs);
+                    return Ok(Whole { output, ids, logprobs, prompt_logprobs, end });
+                }
+            }
+        }
+        Err(self.gone())
+    }
+}
