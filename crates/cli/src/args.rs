@@ -22,6 +22,8 @@ pub enum Command {
     Chat(Chat),
     /// Answers over HTTP, in the shapes of OpenAI, Anthropic, llama-server and Ollama
     Serve(Serve),
+    /// Runs a generation that `firth serve --record` recorded, and says whether the answer is the same
+    Replay(Replay),
     /// Prefill and decode rates, and the share of this machine's ceilings
     Bench(Bench),
     /// f32 logits [n][vocab] of given ids, little-endian
@@ -308,6 +310,12 @@ pub struct Serve {
     /// Folder of slot files; without it slots are neither saved nor restored
     #[arg(long, env = "FIRTH_SLOT_SAVE_PATH", value_name = "FOLDER")]
     pub slot_save_path: Option<PathBuf>,
+    /// Folder that keeps cached prefixes for the next start
+    #[arg(long, env = "FIRTH_CACHE_DIR", value_name = "FOLDER")]
+    pub cache_dir: Option<PathBuf>,
+    /// Folder into which every generation is recorded, for `firth replay`
+    #[arg(long, env = "FIRTH_RECORD", value_name = "FOLDER")]
+    pub record: Option<PathBuf>,
     /// Seconds for what is under way when the server is told to end
     #[arg(long, env = "FIRTH_GRACE", default_value_t = 10)]
     pub grace: u64,
@@ -323,6 +331,18 @@ pub struct Serve {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub sampling: Sampling,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub common: Common,
+}
+
+/// `firth replay`.
+#[derive(Args)]
+pub struct Replay {
+    /// The record
+    pub file: PathBuf,
+    /// The model; the bundled one by default
+    pub model: Option<String>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub common: Common,

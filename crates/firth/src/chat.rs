@@ -90,7 +90,7 @@ impl Conversation {
         let text = serde_json::to_string_pretty(&json!({ "messages": list })).expect("plain JSON");
         write(path, text.as_bytes()).map_err(|source| Error::ReadWrite { path: path.into(), source })?;
         let ids = self.common_start(model)?;
-        model.save_state(&ids, &state_path(path))
+        model.save_state(0, &ids, &state_path(path))
     }
 
     /// Reads a conversation that was saved. What was computed for it is taken over where it is of this model and its
@@ -111,7 +111,7 @@ impl Conversation {
         let messages = value["messages"].as_array().ok_or_else(wrong)?;
         let messages: Option<Vec<Message>> = messages.iter().map(message).collect();
         let conversation = Conversation { messages: messages.ok_or_else(wrong)?, options };
-        let state = model.load_state(&state_path(path)).map(drop);
+        let state = model.load_state(0, &state_path(path)).map(drop);
         Ok((conversation, state))
     }
 

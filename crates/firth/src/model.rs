@@ -210,13 +210,13 @@ impl Model {
         self.text.request(prompt, options)
     }
 
-    /// Saves what follows from `ids`, computing what the cache does not hold.
+    /// Saves what follows from `ids` in a cache domain, computing what the cache does not hold.
     ///
     /// # Errors
     /// The ids do not fit the context, or the file cannot be written.
-    pub fn save_state(&mut self, ids: &[u32], path: &Path) -> Result<(), Error> {
-        let seq = self.engine().open(0)?;
-        let saved = self.prefill(seq, ids).and_then(|()| Ok(self.engine().save(seq, path)?));
+    pub fn save_state(&mut self, domain: u64, ids: &[u32], path: &Path) -> Result<(), Error> {
+        let seq = self.engine().open(domain)?;
+        let saved = self.prefill(seq, domain, ids).and_then(|()| Ok(self.engine().save(seq, path)?));
         let engine = self.engine();
         if saved.is_ok() {
             engine.memory().snapshot(seq);
@@ -225,23 +225,23 @@ impl Model {
         saved
     }
 
-    /// Takes what was saved into the cache, where prompts that begin with its ids find it; the ids.
+    /// Takes what was saved into the cache of a domain, where prompts that begin with its ids find it; the ids.
     ///
     /// # Errors
     /// The file is damaged, or of another model or other settings.
-    pub fn load_state(&mut self, path: &Path) -> Result<Vec<u32>, Error> {
+    pub fn load_state(&mut self, domain: u64, path: &Path) -> Result<Vec<u32>, Error> {
         let engine = self.engine();
-        let seq = engine.load_state(0, path)?;
+        let seq = engine.load_state(domain, path)?;
         let ids = engine.memory().tokens(seq).to_vec();
         engine.memory().snapshot(seq);
         engine.close(seq);
         Ok(ids)
     }
 
-    fn prefill(&mut self, seq: Seq, ids: &[u32]) -> Result<(), Error> {
+    fn prefill(&mut self, seq: Seq, domain: u64, ids: &[u32]) -> Result<(), Error> {
         let engine = self.engine();
         let mut done = 0;
-        if let Some((snapshot, len)) = engine.memory().find(0, ids) {
+        if let Some((snapshot, len)) = engine.memory().find(domain, ids) {
             engine.memory().attach(seq, snapshot, len).expect("a snapshot just found is there");
             done = len;
         }

@@ -49,6 +49,13 @@ impl Memory {
         self.nearest([place, place], shared).map(|(place, n)| (tree.id(place), n))
     }
 
+    /// The snapshots that no longer one begins with, as domain and tokens.
+    pub fn leaves(&self) -> impl Iterator<Item = (u64, &[u32])> {
+        let is_leaf = |place: &usize| self.tree.before(place + 1) < self.tree.at(*place).len();
+        let shown = |place: usize| (self.tree.at(place).domain, &self.tree.at(place).tokens[..]);
+        (0..self.tree.len()).filter(is_leaf).map(shown)
+    }
+
     /// How many of the first of `ids` some snapshot of the domain has, too, whether or not it can be gone on from
     /// there: where a prompt departs from all that is remembered.
     pub fn known(&self, domain: u64, ids: &[u32]) -> usize {
@@ -175,6 +182,12 @@ mod tests {
             assert_eq!(found, expected, "windows {windows:?}, {} tokens", ids.len());
             let known = memory.tree.iter().filter(|s| s.domain == domain).map(|s| common(&s.tokens, &ids));
             assert_eq!(memory.known(domain, &ids), known.max().unwrap_or(0));
+            let inner = |a: &crate::tree::Snapshot| {
+                let goes_on =
+                    |b: &crate::tree::Snapshot| b.tokens.len() > a.len() && b.tokens.starts_with(&a.tokens);
+                memory.tree.iter().any(|b| b.domain == a.domain && goes_on(b))
+            };
+            assert_eq!(memory.leaves().count(), memory.tree.iter().filter(|s| !inner(s)).count());
             served += usize::from(found > 0);
             let seq = memory.open(domain).expect("a sequence is free");
             for step in ids.chunks(100) {

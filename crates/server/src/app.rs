@@ -17,7 +17,10 @@ use firth::{Params, Service};
 use crate::body::MAX_BODY;
 use crate::error::{ApiError, Shown, respond};
 use crate::metrics::Metrics;
-use crate::{completions, conversation, info, openai_chat, tokens};
+use crate::{
+    anthropic, completions, conversation, info, native, ollama, openai_chat, openapi, responses, slots,
+    tokens,
+};
 
 /// How to serve.
 #[derive(Clone, Debug)]
@@ -36,6 +39,8 @@ pub struct ServerOptions {
     pub stop: Vec<String>,
     /// Folder of slot files; without it slots are neither saved nor restored.
     pub slot_path: Option<PathBuf>,
+    /// Folder into which generations are recorded.
+    pub record: Option<PathBuf>,
     /// Silence after which a stream shows that it lives.
     pub ping: Option<Duration>,
     /// Time for requests under way when the server is told to end.
@@ -52,6 +57,7 @@ impl Default for ServerOptions {
             defaults: None,
             stop: Vec::new(),
             slot_path: None,
+            record: None,
             ping: Some(Duration::from_secs(30)),
             grace: Duration::from_secs(10),
         }
@@ -130,6 +136,20 @@ pub fn router(app: Arc<App>) -> Router {
     let r = both(r, "/chat/completions", post(openai_chat::chat));
     let r = both(r, "/chat/completions/input_tokens", post(openai_chat::input_tokens));
     let r = r.route("/v1/completions", post(completions::completions));
+    let r = r.route("/completion", post(native::completion)).route("/completions", post(native::completion));
+    let r = r.route("/infill", post(native::infill));
+    let r = r.route("/slots", get(slots::slots)).route("/slots/{id}", post(slots::act));
+    let r = r.route("/openapi.json", get(openapi::openapi));
+    let r = r.route("/metrics", get(slots::metrics));
+    let r = r.route("/v1/messages", post(anthropic::messages));
+    let r = r.route("/v1/messages/count_tokens", post(anthropic::count_tokens));
+    let r = both(r, "/responses", post(responses::responses));
+    let r = both(r, "/responses/input_tokens", post(responses::input_tokens));
+    let r = r.route("/api/chat", post(ollama::chat)).route("/api/generate", post(ollama::generate));
+    let r = r.route("/api/tags", get(ollama::tags)).route("/api/ps", get(ollama::ps));
+    let r = r.route("/api/show", post(ollama::show)).route("/api/version", get(ollama::version));
+    let r =
+        r.route("/api/embed", post(info::no_embeddings)).route("/api/embeddings", post(info::no_embeddings));
     let r = both(r, "/embeddings", post(info::no_embeddings));
     let r = both(r, "/rerank", post(info::no_rerank));
     let r = both(r, "/reranking", post(info::no_rerank));

@@ -17,6 +17,10 @@ pub const MAX_BODY: usize = 32 << 20;
 pub fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
     let text = std::str::from_utf8(body)
         .map_err(|e| ApiError::invalid(format!("the body is not UTF-8 at byte {}", e.valid_up_to())))?;
+    // A list would be taken for a struct's fields in their order.
+    if !text.trim_start().starts_with('{') {
+        return Err(ApiError::invalid("the body cannot be read: expected a JSON object"));
+    }
     let mut json = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|e| {
         let path = e.path().to_string();
@@ -139,6 +143,8 @@ mod tests {
         check(b"{\"a\":[true],", None);
         check(b"{} x", None);
         check(b"\xff", None);
+        check(b"[[true]]", None);
+        check(b"", None);
         check("[".repeat(50_000).as_bytes(), None);
         let deep = format!("{{\"b\":{}{}}}", "[".repeat(10_000), "]".repeat(10_000));
         check(deep.as_bytes(), None);

@@ -81,6 +81,7 @@ pub async fn completions(
             domain: caller.domain(fields.cache_salt.as_deref()),
             rule: rule(&Conversation::default(), &fields, false)?,
             reading: None,
+            first_choice: 0,
         });
     }
     let mut form = CompletionForm::new(&app, &fields, logprobs.is_some(), echo);

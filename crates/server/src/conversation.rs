@@ -124,7 +124,16 @@ impl App {
         let tail = rendered.text[at..].to_owned();
         let reads = c.reads_thoughts || !r.tools.is_empty();
         let reading = reads.then_some(Reading { format: self.format, tail, tools: r.tools });
-        Ok(Generation { ids, sampling, logprobs: None, prompt_logprobs: false, domain, rule, reading })
+        Ok(Generation {
+            ids,
+            sampling,
+            logprobs: None,
+            prompt_logprobs: false,
+            domain,
+            rule,
+            reading,
+            first_choice: 0,
+        })
     }
 
     /// How to sample.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Sampling;
+use crate::record::Record;
 use crate::structured::Rule;
 
 /// What to generate.
@@ -30,6 +31,8 @@ pub struct Generation {
     pub rule: Option<Rule>,
     /// How the answer is read; text and nothing else when `None`.
     pub reading: Option<Reading>,
+    /// The number of the first answer: part of its random numbers.
+    pub first_choice: u32,
 }
 
 /// How an answer is split into thoughts, text and calls.
@@ -116,6 +119,7 @@ pub struct Choice {
     pub n_said: usize,
     /// What the model thought of the prompt.
     pub prompt_logprobs: Vec<Logprobs>,
+    record: Option<Box<Record>>,
 }
 
 impl App {
@@ -141,7 +145,7 @@ impl App {
         let mut requests: Vec<Request> = Vec::with_capacity(g.sampling.n);
         for choice in 0..g.sampling.n {
             let mut r = text.request(Prompt { ids: g.ids.clone() }, &options)?;
-            (r.choice, r.domain, r.cache) = (choice as u32, g.domain, g.sampling.cache);
+            (r.choice, r.domain, r.cache) = (g.first_choice + choice as u32, g.domain, g.sampling.cache);
             (r.logprobs, r.prompt_logprobs) = (g.logprobs, g.prompt_logprobs && choice == 0);
             r.constraint = g.rule.as_ref().map(|rule| rule.constraint()).transpose()?;
             requests.push(r);
@@ -178,6 +182,7 @@ impl App {
             n_cached: 0,
             n_said: 0,
             prompt_logprobs: Vec::new(),
+            record: self.options.record.as_ref().map(|_| Box::new(Record::new(self, &g, i as u32))),
         };
         let mut choices: Vec<Choice> = events.into_iter().enumerate().map(choice).collect();
         choices[0].wait_for_first().await?;
@@ -257,6 +262,10 @@ impl Choice {
                 let stop = f.stop;
                 self.end = Some(End { stop, word, timings: f.timings, has_calls: self.has_calls });
                 self.app.metrics.note_end(&f, self.started);
+                if let (Some(mut record), Some(folder)) = (self.record.take(), &self.app.options.record) {
+                    record.stop_type = stop.as_str().to_owned();
+                    record.write(folder, self.events.task());
+                }
                 let mut last = std::mem::take(&mut self.next);
                 if self.stream.stopped().is_some() {
                     // Tokens of a stop text are not of the answer.
@@ -283,6 +292,9 @@ impl Choice {
         }
         self.n_said += 1;
         self.next.ids.push(id);
+        if let Some(record) = &mut self.record {
+            record.answer.push(id);
+        }
         let piece = self.piece.clone();
         let app = self.app.clone();
         let text = self.stream.push(piece(app.service.text().vocab(), id));

@@ -2,6 +2,7 @@
 //! translation to and from one request of the server's own ([`generation`]).
 #![forbid(unsafe_code)]
 
+mod anthropic;
 mod app;
 mod body;
 mod completions;
@@ -12,8 +13,13 @@ pub mod generation;
 mod info;
 mod metrics;
 mod native;
+mod ollama;
 mod openai_chat;
+mod openapi;
+mod record;
+mod responses;
 mod shape;
+mod slots;
 mod stream;
 mod structured;
 mod tokens;
@@ -25,6 +31,7 @@ use tokio::net::TcpListener;
 
 pub use app::{App, ServerOptions, router};
 pub use error::ApiError;
+pub use record::{Record, Replayed, replay};
 
 /// Answers on a socket until `shutdown`; then no connection is taken any more, and what is under way is finished within
 /// the grace of the options.

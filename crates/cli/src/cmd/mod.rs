@@ -11,6 +11,7 @@ mod logits;
 mod perplexity;
 mod pull;
 mod quantize;
+mod replay;
 mod run;
 mod sampling;
 mod serve;
@@ -33,6 +34,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Run(a) => run::run(a),
         Command::Chat(a) => chat::chat(a),
         Command::Serve(a) => serve::serve(a),
+        Command::Replay(a) => replay::replay(a),
         Command::Bench(a) => bench::bench(a),
         Command::Logits(a) => logits::logits(a),
         Command::Check(a) => check::check(a),

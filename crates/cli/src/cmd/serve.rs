@@ -26,10 +26,14 @@ pub fn serve(mut a: Serve) -> Result<()> {
         let source = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         model.set_template(&source)?;
     }
-    if let Some(folder) = &a.slot_save_path
-        && !folder.is_dir()
+    for (flag, folder) in
+        [("--slot-save-path", &a.slot_save_path), ("--cache-dir", &a.cache_dir), ("--record", &a.record)]
     {
-        bail!("--slot-save-path {} is no folder", folder.display());
+        if let Some(folder) = folder
+            && !folder.is_dir()
+        {
+            bail!("{flag} {} is no folder", folder.display());
+        }
     }
     let options = ServerOptions {
         name: a.alias.clone().unwrap_or_else(|| name_of(a.model.as_deref())),
@@ -39,11 +43,13 @@ pub fn serve(mut a: Serve) -> Result<()> {
         defaults: Some(super::run::without_seed(&model, &a.sampling)?),
         stop: a.sampling.stop.clone(),
         slot_path: a.slot_save_path.clone(),
+        record: a.record.clone(),
         ping: (a.ping > 0).then(|| Duration::from_secs(a.ping)),
         grace: Duration::from_secs(a.grace),
     };
     say_memory(&mut model);
-    let service = ServiceOptions { queue: a.queue, ..ServiceOptions::default() };
+    let service =
+        ServiceOptions { queue: a.queue, cache_dir: a.cache_dir.clone(), ..ServiceOptions::default() };
     let service = Service::start(model, service).context("starting the engine")?;
     let app = App::new(service, options)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();

@@ -1,10 +1,12 @@
 //! A model at the service of many: one thread runs its steps, and anyone may ask, listen and go away.
 
+mod cache_dir;
 mod stats;
 mod stop;
 mod work;
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::task::{Context, Poll};
@@ -12,28 +14,32 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use firth_engine::{Event, Finished, Request};
+use firth_sampling::Watch;
 use tokio::sync::{mpsc as events, oneshot};
 
+use self::cache_dir::CacheDir;
 use self::stats::Board;
 pub use self::stats::{Counts, SlotStatus};
 pub use self::stop::PieceOf;
-use self::stop::StopTexts;
+use self::stop::{Both, StopTexts};
 use self::work::{Asked, Command, Work};
 use crate::model::Model;
 use crate::model_text::ModelText;
 
 /// How a service is run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ServiceOptions {
     /// Requests that may wait beside those at work.
     pub queue: usize,
     /// A step that takes longer than this is taken for the end of the engine.
     pub patience: Duration,
+    /// A folder that keeps the cache for the next process.
+    pub cache_dir: Option<PathBuf>,
 }
 
 impl Default for ServiceOptions {
     fn default() -> Self {
-        ServiceOptions { queue: 256, patience: Duration::from_secs(60) }
+        ServiceOptions { queue: 256, patience: Duration::from_secs(60), cache_dir: None }
     }
 }
 
@@ -82,7 +88,8 @@ impl Service {
         let board = Arc::new(Board::new(parallel));
         let (text, ctx) = (model.text().clone(), model.engine().ctx());
         let fingerprint = model.engine().fingerprint();
-        let work = Work::new(model, board.clone(), inbox);
+        let cache_dir = options.cache_dir.clone().map(|folder| CacheDir::open(folder, &mut model));
+        let work = Work::new(model, board.clone(), inbox, cache_dir);
         let thread = std::thread::Builder::new().name("firth engine".into()).spawn(move || work.run())?;
         Ok(Service(Arc::new(Inner {
             text,
@@ -144,7 +151,11 @@ impl Service {
         let (mut asked, mut streams) = (Vec::with_capacity(n), Vec::with_capacity(n));
         for mut request in requests {
             if let Some(watch) = StopTexts::new(inner.text.shared_vocab(), piece.clone(), stop) {
-                request.watch = Some(Box::new(watch));
+                let watch: Box<dyn Watch> = Box::new(watch);
+                request.watch = Some(match request.watch.take() {
+                    Some(other) => Box::new(Both(other, watch)),
+                    None => watch,
+                });
             }
             let (sender, receiver) = events::unbounded_channel();
             let task = inner.next.fetch_add(1, Relaxed);

@@ -25,6 +25,18 @@ impl StopTexts {
     }
 }
 
+/// Two that watch: the first to end it does.
+pub(crate) struct Both(pub Box<dyn Watch>, pub Box<dyn Watch>);
+
+impl Watch for Both {
+    fn push(&mut self, ids: &[u32]) -> Verdict {
+        match (self.0.push(ids), self.1.push(ids)) {
+            (Verdict::StopAfter(a), Verdict::StopAfter(b)) => Verdict::StopAfter(a.min(b)),
+            (Verdict::Continue, other) | (other, Verdict::Continue) => other,
+        }
+    }
+}
+
 impl Watch for StopTexts {
     fn push(&mut self, ids: &[u32]) -> Verdict {
         for (i, id) in ids.iter().enumerate() {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use firth_engine::{EngineError, Event, Finished, JobId, Request};
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::cache_dir::CacheDir;
 use super::stats::{Board, SlotStatus, add_seconds};
 use super::{Desk, GO_ON, finish_of};
 use crate::model::Model;
@@ -54,6 +55,7 @@ pub(crate) struct Work {
     shown: Vec<SlotStatus>,
     end_by: Option<Instant>,
     failures: usize,
+    cache_dir: Option<CacheDir>,
 }
 
 /// A sign of life is given at least so often.
@@ -62,12 +64,17 @@ const BEAT: Duration = Duration::from_millis(250);
 const MAX_FAILURES: usize = 3;
 
 impl Work {
-    pub fn new(mut model: Model, board: Arc<Board>, inbox: Receiver<Command>) -> Work {
+    pub fn new(
+        mut model: Model,
+        board: Arc<Board>,
+        inbox: Receiver<Command>,
+        cache_dir: Option<CacheDir>,
+    ) -> Work {
         let n = model.engine().bounds().s;
         let slots = vec![(0, Vec::new()); n];
         let shown = vec![SlotStatus::default(); n];
         let live = HashMap::with_capacity(2 * n);
-        Work { model, board, inbox, live, slots, shown, end_by: None, failures: 0 }
+        Work { model, board, inbox, live, slots, shown, end_by: None, failures: 0, cache_dir }
     }
 
     /// Runs until it is told to stop.
@@ -89,6 +96,7 @@ impl Work {
             }
         };
         board.die(why);
+        self.write_cache();
         drop(guard);
     }
 
@@ -105,7 +113,10 @@ impl Work {
             let command = match idle {
                 true => match self.inbox.recv_timeout(BEAT) {
                     Ok(c) => c,
-                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.write_cache();
+                        continue;
+                    }
                     Err(RecvTimeoutError::Disconnected) => {
                         return ControlFlow::Break("nobody is left".into());
                     }
@@ -116,6 +127,12 @@ impl Work {
                 },
             };
             self.take(command);
+        }
+    }
+
+    fn write_cache(&mut self) {
+        if let Some(dir) = &mut self.cache_dir {
+            dir.write(&mut self.model);
         }
     }
 
@@ -219,6 +236,9 @@ impl Work {
     fn end(&mut self, job: JobId, finished: Option<&Finished>) {
         let Some(l) = self.live.remove(&job) else { return };
         self.forget(1);
+        if let Some(dir) = &mut self.cache_dir {
+            dir.dirty = true;
+        }
         let c = &self.board.counts;
         if let Some(f) = finished {
             let t = &f.timings;
