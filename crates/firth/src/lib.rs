@@ -51,7 +51,7 @@ pub use quantize::{
 };
 pub use store::{Keeper, LocalModel, Stores};
 
-pub use service::{Counts, Desk, Events, NotTaken, PieceOf, Service, ServiceOptions, SlotStatus};
+pub use service::{Counts, Desk, Events, Held, NotTaken, PieceOf, Service, ServiceOptions, SlotStatus};
 
 pub use firth_engine::{
     DraftLength, EngineError, EngineOptions, Event, Finished, Logprobs, Request, SpecMode, SpecOptions,

@@ -49,9 +49,11 @@ impl Memory {
         self.nearest([place, place], shared).map(|(place, n)| (tree.id(place), n))
     }
 
-    /// The snapshots that no longer one begins with, as domain and tokens.
-    pub fn leaves(&self) -> impl Iterator<Item = (u64, &[u32])> {
-        let is_leaf = |place: &usize| self.tree.before(place + 1) < self.tree.at(*place).len();
+    /// The snapshots that no other stands for, as domain and tokens: those that no longer one begins with, and all
+    /// where a longer one does not serve the shorter prefix.
+    pub fn irreplaceable(&self) -> impl Iterator<Item = (u64, &[u32])> {
+        let all = !self.spec.serves_all_prefixes();
+        let is_leaf = move |place: &usize| all || self.tree.before(place + 1) < self.tree.at(*place).len();
         let shown = |place: usize| (self.tree.at(place).domain, &self.tree.at(place).tokens[..]);
         (0..self.tree.len()).filter(is_leaf).map(shown)
     }
@@ -187,7 +189,9 @@ mod tests {
                     |b: &crate::tree::Snapshot| b.tokens.len() > a.len() && b.tokens.starts_with(&a.tokens);
                 memory.tree.iter().any(|b| b.domain == a.domain && goes_on(b))
             };
-            assert_eq!(memory.leaves().count(), memory.tree.iter().filter(|s| !inner(s)).count());
+            let all = !memory.spec.serves_all_prefixes();
+            let alone = memory.tree.iter().filter(|s| all || !inner(s)).count();
+            assert_eq!(memory.irreplaceable().count(), alone);
             served += usize::from(found > 0);
             let seq = memory.open(domain).expect("a sequence is free");
             for step in ids.chunks(100) {

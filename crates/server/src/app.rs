@@ -17,6 +17,7 @@ use firth::{Params, Service};
 use crate::body::MAX_BODY;
 use crate::error::{ApiError, Shown, respond};
 use crate::metrics::Metrics;
+use crate::structured::Prepared;
 use crate::{
     anthropic, completions, conversation, info, native, ollama, openai_chat, openapi, responses, slots,
     tokens,
@@ -82,6 +83,8 @@ pub struct App {
     pub options: ServerOptions,
     /// What is measured.
     pub metrics: Metrics,
+    /// The vocabulary, ready for grammars.
+    pub prepared: Arc<Prepared>,
 }
 
 impl App {
@@ -103,6 +106,7 @@ impl App {
             fingerprint: format!("fp_{:016x}", service.fingerprint()),
             created: crate::shape::now(),
             metrics: Metrics::default(),
+            prepared: Arc::default(),
             service,
             options,
         }))

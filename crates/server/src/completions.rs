@@ -14,12 +14,12 @@ use serde_json::{Map, Value, json};
 
 use crate::app::{App, By};
 use crate::body::{prompts, read};
-use crate::conversation::{Conversation, rule};
 use crate::error::ApiError;
 use crate::fields::{Fields, range};
 use crate::generation::{Choice, Delta, End, Generation, Piece, Whole};
 use crate::shape::{self, Legacy};
 use crate::stream::{Form, event, sse};
+use crate::structured::Rule;
 use crate::tokens::encode;
 
 /// A request for a completion; the fields of [`Fields`] stand beside these.
@@ -79,7 +79,7 @@ pub async fn completions(
             logprobs,
             prompt_logprobs: echo && logprobs.is_some(),
             domain: caller.domain(fields.cache_salt.as_deref()),
-            rule: rule(&Conversation::default(), &fields, false)?,
+            rule: Rule::of(&fields)?,
             reading: None,
             first_choice: 0,
         });

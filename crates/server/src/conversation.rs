@@ -9,7 +9,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, Sampling};
 use crate::generation::{Generation, Reading};
-use crate::structured::{Asked, Rule};
+use crate::structured::Rule;
 
 /// Messages and how to go on from them.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub struct Conversation {
     pub tools: Option<Value>,
     /// Which may or must be called.
     pub tool_choice: ToolChoice,
+    /// Whether an answer that must call may call several times.
+    pub parallel_calls: bool,
     /// Variables for the template.
     pub extra: Map<String, Value>,
     /// Whether the prompt ends where the assistant begins.
@@ -34,6 +36,7 @@ impl Default for Conversation {
             messages: Vec::new(),
             tools: None,
             tool_choice: ToolChoice::Auto,
+            parallel_calls: true,
             extra: Map::new(),
             add_generation_prompt: true,
             reads_thoughts: true,
@@ -118,11 +121,11 @@ impl App {
         let rendered = firth::text::Rendered { text: r.text, has_bos: r.has_bos };
         let ids = text.rendered_prompt(&rendered)?.ids;
         let sampling = self.sampling(fields)?;
-        let rule = rule(c, fields, !r.tools.is_empty())?;
         let at = rendered.text.len().saturating_sub(256);
         let at = (at..).find(|i| rendered.text.is_char_boundary(*i)).unwrap_or(0);
         let tail = rendered.text[at..].to_owned();
         let reads = c.reads_thoughts || !r.tools.is_empty();
+        let rule = self.rule(c, fields, &tail, &r.tools)?;
         let reading = reads.then_some(Reading { format: self.format, tail, tools: r.tools });
         Ok(Generation {
             ids,
@@ -134,6 +137,26 @@ impl App {
             reading,
             first_choice: 0,
         })
+    }
+
+    /// What the answer must be: calls where they must come, else what the fields say, behind thoughts.
+    fn rule(
+        &self,
+        c: &Conversation,
+        fields: &Fields,
+        tail: &str,
+        tools: &[Tool],
+    ) -> Result<Option<Rule>, ApiError> {
+        let vocab = self.service.text().vocab();
+        let calls = Rule::calls(self.format, vocab, tail, tools, &c.tool_choice, c.parallel_calls)?;
+        let Some(rule) = Rule::of(fields)? else { return Ok(calls) };
+        if fields.grammar.is_some() && !tools.is_empty() {
+            return Err(ApiError::field("grammar", "a grammar and tools exclude each other"));
+        }
+        match calls {
+            Some(calls) => Ok(Some(calls)),
+            None => Ok(Some(rule.behind_thoughts(self.format, vocab, tail)?)),
+        }
     }
 
     /// How to sample.
@@ -148,28 +171,6 @@ impl App {
         }
         Ok(s)
     }
-}
-
-/// The rule that a request's fields make.
-pub fn rule(c: &Conversation, fields: &Fields, has_tools: bool) -> Result<Option<Rule>, ApiError> {
-    let asked = match (&fields.json_schema, fields.grammar.as_deref().filter(|g| !g.is_empty())) {
-        (Some(_), Some(_)) => {
-            return Err(ApiError::field("grammar", "either json_schema or grammar, not both"));
-        }
-        (_, Some(_)) if has_tools => {
-            return Err(ApiError::field("grammar", "a grammar and tools exclude each other"));
-        }
-        (Some(schema), None) => Some(Asked::Schema(schema, "json_schema")),
-        (None, Some(grammar)) => Some(Asked::Grammar(grammar)),
-        (None, None) => None,
-    };
-    if matches!(c.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
-        return Err(ApiError::unsupported_field(
-            "tool_choice",
-            "tool_choice: a call cannot be enforced in this version; use auto",
-        ));
-    }
-    asked.map(|a| Rule::new(&a)).transpose()
 }
 
 /// The tools that a template is shown: functions, in OpenAI's nested form.

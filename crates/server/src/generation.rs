@@ -142,12 +142,18 @@ impl App {
             stop: Vec::new(),
             ignore_eos: g.sampling.ignore_eos,
         };
+        let mut rules = match g.rule.clone() {
+            Some(rule) => rule.constraints(self.prepared.clone(), text.shared_vocab(), g.sampling.n).await?,
+            None => Vec::new(),
+        };
         let mut requests: Vec<Request> = Vec::with_capacity(g.sampling.n);
         for choice in 0..g.sampling.n {
             let mut r = text.request(Prompt { ids: g.ids.clone() }, &options)?;
             (r.choice, r.domain, r.cache) = (g.first_choice + choice as u32, g.domain, g.sampling.cache);
             (r.logprobs, r.prompt_logprobs) = (g.logprobs, g.prompt_logprobs && choice == 0);
-            r.constraint = g.rule.as_ref().map(|rule| rule.constraint()).transpose()?;
+            if let Some((constraint, watch)) = rules.pop() {
+                (r.constraint, r.watch) = (Some(constraint), Some(Box::new(watch)));
+            }
             requests.push(r);
         }
         let piece: PieceOf = match &g.reading {

@@ -13,12 +13,12 @@ use serde_json::{Map, Value, json};
 
 use crate::app::{App, By, Caller};
 use crate::body::{Part, prompts, read};
-use crate::conversation::{Conversation, rule};
 use crate::error::ApiError;
 use crate::fields::{Fields, Sampling, range};
 use crate::generation::{Choice, Delta, End, Generation, Piece, Whole};
 use crate::shape;
 use crate::stream::{Form, event, sse};
+use crate::structured::Rule;
 use crate::tokens::encode;
 
 /// A request for `/completion`; the fields of [`Fields`] stand beside these.
@@ -223,7 +223,7 @@ async fn answer(
             logprobs: (how.n_probs > 0).then_some(how.n_probs),
             prompt_logprobs: false,
             domain: caller.domain(fields.cache_salt.as_deref()),
-            rule: rule(&Conversation::default(), fields, false)?,
+            rule: Rule::of(fields)?,
             reading: None,
             first_choice: 0,
         };

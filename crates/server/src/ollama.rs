@@ -13,12 +13,13 @@ use serde_json::{Map, Value, json};
 
 use crate::app::{App, By, Caller};
 use crate::body::{Part, read};
-use crate::conversation::{Conversation, rule};
+use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::{Choice, Delta, End, Generation, Piece, Whole};
 use crate::shape;
 use crate::stream::{Form, lines};
+use crate::structured::Rule;
 use crate::tokens::encode;
 
 /// A request for `/api/chat` or `/api/generate`.
@@ -178,7 +179,7 @@ fn generation(
         logprobs: None,
         prompt_logprobs: false,
         domain: caller.domain(None),
-        rule: rule(&Conversation::default(), &fields, false)?,
+        rule: Rule::of(&fields)?,
         reading: None,
         first_choice: 0,
     })

@@ -147,6 +147,7 @@ impl ChatRequest {
             messages: self.messages.clone(),
             tools: self.tools.clone().filter(|t| !t.is_null() && t.as_array().is_none_or(|t| !t.is_empty())),
             tool_choice: tool_choice(self.tool_choice.as_ref())?,
+            parallel_calls: self.parallel_tool_calls.unwrap_or(true),
             extra,
             add_generation_prompt: goes_on || self.add_generation_prompt.unwrap_or(true),
             reads_thoughts,

@@ -110,6 +110,7 @@ impl ResponsesRequest {
             messages,
             tools: (!tools.is_empty()).then(|| tools.into()),
             tool_choice: tool_choice(self.tool_choice.as_ref())?,
+            parallel_calls: self.parallel_tool_calls.unwrap_or(true),
             extra,
             ..Conversation::default()
         })

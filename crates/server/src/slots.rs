@@ -88,7 +88,7 @@ pub async fn act(
         Some("save") => save(&app, id, path(&app, file)?).await,
         Some("restore") => restore(&app, id, path(&app, file)?, caller.domain(None)).await,
         Some("erase") => {
-            let n = app.service.call(move |desk| std::mem::take(&mut desk.slots[id].1).len()).await?;
+            let n = app.service.call(move |desk| std::mem::take(&mut desk.slots[id].ids).len()).await?;
             Ok(Json(json!({ "id_slot": id, "n_erased": n })))
         }
         _ => Err(ApiError::field("action", "Invalid action; expected save, restore or erase")),
@@ -108,18 +108,31 @@ fn path(app: &App, file: SlotFile) -> Result<(String, PathBuf), ApiError> {
     Ok((name.clone(), folder.join(name)))
 }
 
+/// The file of the state at the end of the prompt.
+fn of_prompt(path: &std::path::Path) -> PathBuf {
+    path.with_added_extension("prompt")
+}
+
 async fn save(app: &App, id: usize, (name, path): (String, PathBuf)) -> Result<Json<Value>, ApiError> {
     let start = Instant::now();
     let saved = app.service.call(move |desk| {
-        let (domain, ids) = desk.slots[id].clone();
+        let held = desk.slots[id].clone();
         // The last token's keys are not computed yet.
-        let ids = &ids[..ids.len().saturating_sub(1)];
+        let ids = &held.ids[..held.ids.len().saturating_sub(1)];
         if ids.is_empty() {
             return Err(ApiError::field("id_slot", "the slot is empty"));
         }
-        desk.model.save_state(domain, ids, &path)?;
-        let bytes = std::fs::metadata(&path).map_or(0, |m| m.len());
-        Ok((ids.len(), bytes))
+        desk.model.save_state(held.domain, ids, &path)?;
+        // A recurrent state cannot be cut back: the same prompt again needs the state that it had there.
+        let prompt = &ids[..held.n_prompt.saturating_sub(1).min(ids.len())];
+        let cut = !desk.model.engine().memory().spec().serves_all_prefixes();
+        if cut && !prompt.is_empty() {
+            desk.model.save_state(held.domain, prompt, &of_prompt(&path))?;
+        } else {
+            let _ = std::fs::remove_file(of_prompt(&path));
+        }
+        let bytes = |path: &std::path::Path| std::fs::metadata(path).map_or(0, |m| m.len());
+        Ok((ids.len(), bytes(&path) + bytes(&of_prompt(&path))))
     });
     let (n, bytes) = saved.await??;
     let ms = start.elapsed().as_secs_f64() * 1e3;
@@ -136,11 +149,16 @@ async fn restore(
     let start = Instant::now();
     let bytes = std::fs::metadata(&path).map_or(0, |m| m.len());
     let restored = app.service.call(move |desk| {
-        desk.slots[id].1.clear();
-        let ids = desk.model.load_state(domain, &path);
-        let ids = ids.map_err(|e| ApiError::field("filename", format!("Unable to restore slot: {e}")))?;
-        desk.slots[id] = (domain, ids.clone());
-        Ok::<_, ApiError>(ids.len())
+        desk.slots[id].ids.clear();
+        let failed = |e: firth::Error| ApiError::field("filename", format!("Unable to restore slot: {e}"));
+        let mut n_prompt = 0;
+        if of_prompt(&path).exists() {
+            n_prompt = desk.model.load_state(domain, &of_prompt(&path)).map_err(failed)?.len() + 1;
+        }
+        let ids = desk.model.load_state(domain, &path).map_err(failed)?;
+        let n = ids.len();
+        desk.slots[id] = firth::Held { domain, ids, n_prompt };
+        Ok::<_, ApiError>(n)
     });
     let n = restored.await??;
     let ms = start.elapsed().as_secs_f64() * 1e3;

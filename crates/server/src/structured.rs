@@ -1,43 +1,129 @@
 //! What may be said: schemas and grammars of a request, made into constraints of the sampler.
 
+use std::sync::{Arc, OnceLock};
+
 use firth::Constraint;
+use firth::text::Vocab;
+use firth::text::grammar::{Grammar, GrammarError, GrammarWatch, Grammars, answer_grammar, tool_grammar};
+use firth::text::output::{OutputFormat, Tool};
 use serde_json::Value;
 
+use crate::conversation::ToolChoice;
 use crate::error::ApiError;
+use crate::fields::Fields;
 
-/// A rule for answers; each answer has a constraint of its own.
-pub struct Rule(Box<dyn Fn() -> Result<Box<dyn Constraint>, ApiError> + Send + Sync>);
+/// A vocabulary prepared for grammars, when the first is asked for.
+#[derive(Default)]
+pub struct Prepared(OnceLock<Result<Grammars, GrammarError>>);
 
-/// What a request asks for, before it is checked.
-#[derive(Clone, Debug)]
-pub enum Asked<'a> {
-    /// A JSON schema, `{}` for any object, found at a path of the request.
-    Schema(&'a Value, &'static str),
-    /// A grammar in GBNF.
-    Grammar(&'a str),
+impl Prepared {
+    fn of(&self, vocab: &Vocab) -> Result<&Grammars, ApiError> {
+        let grammars = self.0.get_or_init(|| Grammars::new(vocab));
+        grammars.as_ref().map_err(|e| ApiError::unsupported(e.to_string()))
+    }
 }
 
+/// A rule for answers; each answer has a constraint of its own.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    grammar: Grammar,
+    /// The field that asked for it.
+    param: &'static str,
+}
+
+/// What goes into a request: the constraint, and what ends the answer where nothing can follow.
+pub type Parts = (Box<dyn Constraint>, GrammarWatch);
+
 impl Rule {
-    /// A new constraint.
+    /// The rule that the fields of a request make; `None` for free text.
     ///
     /// # Errors
-    /// What it needs is not there.
-    pub fn constraint(&self) -> Result<Box<dyn Constraint>, ApiError> {
-        (self.0)()
+    /// 400 for a schema and a grammar at once, or a grammar that is none.
+    pub fn of(fields: &Fields) -> Result<Option<Rule>, ApiError> {
+        match (&fields.json_schema, fields.grammar.as_deref().filter(|g| !g.is_empty())) {
+            (Some(_), Some(_)) => Err(ApiError::field("grammar", "either json_schema or grammar, not both")),
+            (Some(schema), None) => Ok(Some(Rule::schema(schema))),
+            (None, Some(text)) => {
+                let grammar =
+                    Grammar::from_gbnf(text).map_err(|e| ApiError::field("grammar", e.to_string()))?;
+                Ok(Some(Rule { grammar, param: "grammar" }))
+            }
+            (None, None) => Ok(None),
+        }
     }
 
-    /// Makes a rule.
+    /// JSON of a schema; `{}` is any object.
+    fn schema(schema: &Value) -> Rule {
+        let any = schema.as_object().is_some_and(serde_json::Map::is_empty);
+        let schema = if any { serde_json::json!({ "type": "object" }) } else { schema.clone() };
+        Rule { grammar: Grammar::JsonSchema(schema), param: "json_schema" }
+    }
+
+    /// The same behind thoughts, where the format has such.
     ///
     /// # Errors
-    /// 400 with path and keyword for what has no meaning, 501 for what cannot be enforced.
-    pub fn new(asked: &Asked<'_>) -> Result<Rule, ApiError> {
-        let param = match asked {
-            Asked::Schema(_, path) => path,
-            Asked::Grammar(text) if text.trim_start().starts_with('{') => {
-                return Err(ApiError::field("grammar", "grammar looks like JSON; use json_schema"));
-            }
-            Asked::Grammar(_) => "grammar",
+    /// 400 for a grammar that cannot be read.
+    pub fn behind_thoughts(self, format: OutputFormat, vocab: &Vocab, tail: &str) -> Result<Rule, ApiError> {
+        let grammar =
+            answer_grammar(format, vocab, tail, &self.grammar).map_err(|e| error(self.param, &e))?;
+        Ok(Rule { grammar, ..self })
+    }
+
+    /// Calls of tools that must come; `None` where they need not.
+    ///
+    /// # Errors
+    /// 400 for a schema that cannot be enforced.
+    pub fn calls(
+        format: OutputFormat,
+        vocab: &Vocab,
+        tail: &str,
+        tools: &[Tool],
+        choice: &ToolChoice,
+        parallel: bool,
+    ) -> Result<Option<Rule>, ApiError> {
+        use firth::text::grammar::ToolChoice as Must;
+        let must = match choice {
+            ToolChoice::Auto | ToolChoice::None => return Ok(None),
+            ToolChoice::Required => Must::Required,
+            ToolChoice::Named(name) => Must::Named(name.clone()),
         };
-        Err(ApiError::unsupported_field(param, "constrained output is not available in this version"))
+        if !format.has_tools() {
+            return Err(ApiError::unsupported_field(
+                "tool_choice",
+                "this model's chat template shows no way to call tools",
+            ));
+        }
+        let grammar =
+            tool_grammar(format, vocab, tail, tools, &must, parallel).map_err(|e| error("tools", &e))?;
+        Ok(Some(Rule { grammar, param: "tools" }))
+    }
+
+    /// Constraints for `n` answers. Compiling takes time: off the threads that answer.
+    ///
+    /// # Errors
+    /// 400 with path and keyword for what cannot be enforced.
+    pub async fn constraints(
+        self,
+        prepared: Arc<Prepared>,
+        vocab: Arc<Vocab>,
+        n: usize,
+    ) -> Result<Vec<Parts>, ApiError> {
+        let compile = move || {
+            let grammars = prepared.of(&vocab)?;
+            let one = |_| {
+                let c = grammars.constraint(&self.grammar).map_err(|e| error(self.param, &e))?;
+                let watch = c.watch();
+                Ok((Box::new(c) as Box<dyn Constraint>, watch))
+            };
+            (0..n).map(one).collect()
+        };
+        tokio::task::spawn_blocking(compile).await.unwrap_or_else(|e| Err(ApiError::server(e.to_string())))
+    }
+}
+
+fn error(param: &str, e: &GrammarError) -> ApiError {
+    match e {
+        GrammarError::Vocab(_) => ApiError::unsupported(e.to_string()),
+        e => ApiError::field(param, e.to_string()),
     }
 }

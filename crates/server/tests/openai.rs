@@ -172,24 +172,54 @@ fn stop_texts_and_limits() {
 #[test]
 fn the_cache_serves_later_requests_of_its_domain() {
     let s = common::server();
-    let prompt = "The quick brown fox jumps over the lazy dog. ".repeat(6);
-    let ask = |salt: Option<&str>, tail: &str| {
-        let body = json!({"prompt": format!("{prompt}{tail}"), "max_tokens": 4, "temperature": 0, "cache_salt": salt});
+    let ask = |salt: Option<&str>, tail: u32| {
+        let ids: Vec<u32> = (0..400).map(|i| i * 17 % 800).chain([tail; 3]).collect();
+        let body = json!({"prompt": ids, "max_tokens": 4, "temperature": 0, "cache_salt": salt});
         let v = s.ask("/v1/completions", &body);
         let n = v["usage"]["prompt_tokens"].as_u64().expect("a count");
-        (
-            v["timings"]["cache_n"].as_u64().expect("a count"),
-            n,
-            v["timings"]["cache"]["reason"].clone(),
-            v["choices"][0]["text"].clone(),
-        )
+        let cached = v["timings"]["cache_n"].as_u64().expect("a count");
+        assert_eq!(v["usage"]["prompt_tokens_details"]["cached_tokens"], cached);
+        (cached, n, v["timings"]["cache"]["reason"].clone(), v["choices"][0]["text"].clone())
     };
-    let cold = ask(None, "Why?");
+    let cold = ask(None, 5);
     assert_eq!(cold.0, 0);
     assert_eq!(cold.2, "nothing known begins like this prompt");
-    let warm = ask(None, "Why?");
+    let warm = ask(None, 5);
     assert_eq!((warm.0, &warm.2), (warm.1 - 1, &json!("whole prompt")));
     assert_eq!(warm.3, cold.3);
-    assert_eq!(ask(Some("a"), "Why?").0, 0, "another domain");
-    assert!(ask(None, "How come?").0 > 0);
+    assert_eq!(ask(Some("a"), 5).0, 0, "another domain");
+    assert!(ask(None, 6).0 > 0);
+}
+
+#[test]
+fn answers_keep_to_schemas_and_grammars() {
+    let s = common::server();
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 3, "maximum": 7}, "s": {"enum": ["a", "bc"]}}, "required": ["n", "s"], "additionalProperties": false});
+    for seed in 0..3 {
+        let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 200, "seed": seed,
+            "chat_template_kwargs": {"enable_thinking": false},
+            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}});
+        let v = s.ask("/v1/chat/completions", &body);
+        assert_eq!(v["choices"][0]["finish_reason"], "stop", "{v}");
+        let text = v["choices"][0]["message"]["content"].as_str().expect("text");
+        let answer: Value = serde_json::from_str(text).expect("JSON");
+        assert!((3..=7).contains(&answer["n"].as_i64().expect("a number")), "{answer}");
+    }
+    let grammar = json!({"prompt": "x", "grammar": "root ::= \"yes\" | \"no\"", "n_predict": 20});
+    let v = s.ask("/completion", &grammar);
+    assert!(["yes", "no"].contains(&v["content"].as_str().expect("text")), "{v}");
+    for (field, value) in [
+        ("grammar", json!("{\"type\": \"object\"}")),
+        ("grammar", json!("root ::= ")),
+        ("json_schema", json!({"type": "nothing"})),
+    ] {
+        let r = s.post("/completion", &json!({"prompt": "x", field: value}));
+        assert_eq!((r.status, &r.json()["error"]["param"]), (400, &json!(field)), "{}", r.text());
+    }
+    for format in
+        [json!({"type": "json_object", "schema": 123}), json!({"type": "dance"}), json!({"type": {}})]
+    {
+        let body = json!({"messages": [{"role": "user", "content": "x"}], "response_format": format});
+        assert_eq!(s.post("/v1/chat/completions", &body).status, 400);
+    }
 }

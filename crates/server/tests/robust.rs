@@ -185,7 +185,8 @@ fn slots_are_saved_and_restored() {
     let fresh = s.get("/slots").json();
     assert!(fresh[0]["id_task"].is_null());
     let ids: Vec<u32> = (0..200).map(|i| i * 13 % 900).collect();
-    let body = json!({"prompt": ids, "n_predict": 8, "temperature": 0, "return_tokens": true});
+    let body =
+        json!({"prompt": ids, "n_predict": 8, "temperature": 0, "return_tokens": true, "ignore_eos": true});
     let first = s.ask("/completion", &body);
     let saved = s.ask("/slots/0?action=save", &json!({"filename": "one.bin"}));
     assert_eq!(saved["n_saved"], 207);
@@ -262,8 +263,7 @@ fn the_cache_outlives_its_process() {
     std::fs::create_dir_all(&folder).expect("a folder");
     let service = || ServiceOptions { cache_dir: Some(folder.clone()), ..ServiceOptions::default() };
     let ids: Vec<u32> = (0..300).map(|i| i * 11 % 900).collect();
-    let body =
-        json!({"prompt": ids, "n_predict": 6, "temperature": 0, "return_tokens": true, "cache_salt": "a"});
+    let body = json!({"prompt": ids, "n_predict": 6, "temperature": 0, "return_tokens": true, "ignore_eos": true, "cache_salt": "a"});
     let first = common::start(common::engine(), common::options(), service()).ask("/completion", &body);
     assert_eq!(first["timings"]["cache_n"], 0);
     let second = common::start(common::engine(), common::options(), service());

@@ -40,9 +40,10 @@ impl CacheDir {
             return;
         }
         let memory = model.engine().memory();
-        let leaves: Vec<(u64, Vec<u32>)> = memory.leaves().map(|(d, ids)| (d, ids.to_vec())).collect();
+        let prefixes: Vec<(u64, Vec<u32>)> =
+            memory.irreplaceable().map(|(d, ids)| (d, ids.to_vec())).collect();
         let mut kept = HashSet::new();
-        for (domain, ids) in leaves {
+        for (domain, ids) in prefixes {
             let path = self.folder.join(name(domain, &ids));
             kept.insert(path.clone());
             if path.exists() {

@@ -286,8 +286,19 @@ impl Drop for Events {
 pub struct Desk<'a> {
     /// The model.
     pub model: &'a mut Model,
-    /// What each slot holds: the cache domain and the tokens of its last request.
-    pub slots: &'a mut [(u64, Vec<u32>)],
+    /// What each slot holds.
+    pub slots: &'a mut [Held],
+}
+
+/// The last request of a slot.
+#[derive(Clone, Debug, Default)]
+pub struct Held {
+    /// Its cache domain.
+    pub domain: u64,
+    /// Its tokens, prompt and answer.
+    pub ids: Vec<u32>,
+    /// Tokens of its prompt.
+    pub n_prompt: usize,
 }
 
 /// For what has no interest in why: the finish of an event that is the last.

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::cache_dir::CacheDir;
 use super::stats::{Board, SlotStatus, add_seconds};
-use super::{Desk, GO_ON, finish_of};
+use super::{Desk, GO_ON, Held, finish_of};
 use crate::model::Model;
 
 /// A request on its way to the scheduler.
@@ -50,8 +50,8 @@ pub(crate) struct Work {
     board: Arc<Board>,
     inbox: Receiver<Command>,
     live: HashMap<JobId, Live>,
-    /// Domain and tokens of the last request of each slot, and what is shown of it.
-    slots: Vec<(u64, Vec<u32>)>,
+    /// The last request of each slot, and what is shown of it.
+    slots: Vec<Held>,
     shown: Vec<SlotStatus>,
     end_by: Option<Instant>,
     failures: usize,
@@ -71,7 +71,7 @@ impl Work {
         cache_dir: Option<CacheDir>,
     ) -> Work {
         let n = model.engine().bounds().s;
-        let slots = vec![(0, Vec::new()); n];
+        let slots = vec![Held::default(); n];
         let shown = vec![SlotStatus::default(); n];
         let live = HashMap::with_capacity(2 * n);
         Work { model, board, inbox, live, slots, shown, end_by: None, failures: 0, cache_dir }
@@ -253,7 +253,7 @@ impl Work {
         c.most_tokens.fetch_max(l.ids.len() as u64, Relaxed);
         if let Some(slot) = l.slot {
             self.shown[slot] = SlotStatus { busy: false, ..l.status };
-            self.slots[slot] = (l.domain, l.ids);
+            self.slots[slot] = Held { domain: l.domain, ids: l.ids, n_prompt: l.n_prompt };
         }
         self.submit_each(l.followers);
     }
