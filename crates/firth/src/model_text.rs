@@ -34,7 +34,12 @@ impl ModelText {
         let vocab = Vocab::from_metadata(file.metadata())?;
         let [bos, eos] = marks(&vocab);
         let template = ChatTemplate::from_metadata(file.metadata(), &bos, &eos)?;
-        Ok(ModelText { file, vocab: Arc::new(vocab), template: template.map(Arc::new), grammars: Arc::default() })
+        Ok(ModelText {
+            file,
+            vocab: Arc::new(vocab),
+            template: template.map(Arc::new),
+            grammars: Arc::default(),
+        })
     }
 
     /// The file.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use firth::Params;
 use firth::text::{Encode, Vocab};
+use firth::{DRY_BREAKERS, Mirostat, MirostatVersion, Params, Stage, dry_breakers};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -28,17 +28,17 @@ pub struct Fields {
     pub top_p: Option<f64>,
     /// Least probability kept, as a share of the best.
     pub min_p: Option<f64>,
-    /// Not available but for its off value, below 0.
+    /// Keeps what lies so many deviations below the best; below 0 for off.
     pub top_n_sigma: Option<f64>,
-    /// Not available but for its off value, 1.
+    /// Keeps what is about as surprising as the average; 1 for off.
     pub typical_p: Option<f64>,
-    /// Not available but for its off value, 0.
+    /// How often likely tokens are dropped; 0 for never.
     pub xtc_probability: Option<f64>,
-    /// Without meaning while `xtc_probability` is 0.
+    /// From which probability on.
     pub xtc_threshold: Option<f64>,
-    /// Not available but for its off value, 0.
+    /// How far the temperature follows the entropy; 0 for off.
     pub dynatemp_range: Option<f64>,
-    /// Without meaning while `dynatemp_range` is 0.
+    /// How it follows.
     pub dynatemp_exponent: Option<f64>,
     /// Tokens that penalties look back at.
     pub repeat_last_n: Option<i64>,
@@ -48,12 +48,26 @@ pub struct Fields {
     pub frequency_penalty: Option<f64>,
     /// Penalty for any occurrence.
     pub presence_penalty: Option<f64>,
-    /// Not available but for its off value, 0.
+    /// Strength of the penalty on repetitions; 0 for off.
     pub dry_multiplier: Option<f64>,
-    /// Not available but for its off value, 0.
+    /// How it grows with their length.
+    pub dry_base: Option<f64>,
+    /// Repetitions below this length are free.
+    pub dry_allowed_length: Option<i64>,
+    /// Tokens that it looks back at; -1 for all.
+    pub dry_penalty_last_n: Option<i64>,
+    /// Texts that repetitions do not reach over.
+    pub dry_sequence_breakers: Option<Vec<String>>,
+    /// 1 or 2; 0 for off.
     pub mirostat: Option<i64>,
-    /// Not available but for its off value, below 0.
+    /// Surprise that mirostat aims at, in bits.
+    pub mirostat_tau: Option<f64>,
+    /// How fast it follows.
+    pub mirostat_eta: Option<f64>,
+    /// Probability that draws are near to; below 0 for off.
     pub adaptive_target: Option<f64>,
+    /// How long it remembers.
+    pub adaptive_decay: Option<f64>,
     /// Candidates that every sampler leaves: 0 and 1 mean the same.
     pub min_keep: Option<i64>,
     /// Seed of all random numbers; -1 or absent for a new one each time.
@@ -124,7 +138,6 @@ impl Fields {
     /// # Errors
     /// 400 for what has no meaning, 501 for samplers that firth lacks.
     pub fn sampling(&self, vocab: &Vocab, defaults: &Params, most: usize) -> Result<Sampling, ApiError> {
-        self.check_lacking()?;
         let mut p = defaults.clone();
         let f = |name: &str, v: Option<f64>, default: f32, low: f64, high: f64| match v {
             None => Ok(default),
@@ -142,12 +155,13 @@ impl Fields {
         p.top_k = self.top_k.map_or(p.top_k, limit);
         let window = range("repeat_last_n", self.repeat_last_n, -1, i64::from(u32::MAX))?;
         p.penalty_last_n = window.map_or(p.penalty_last_n, |n| if n < 0 { u32::MAX } else { limit(n) });
+        self.host_samplers(&mut p, vocab)?;
         p.seed = match self.seed {
             None | Some(-1) => random(),
             Some(seed) => seed as u64,
         };
         if let Some(samplers) = &self.samplers {
-            keep_samplers(samplers, &mut p)?;
+            p.order = order(samplers)?;
         }
         if let Some(bias) = &self.logit_bias {
             p.bias.extend(biases(bias, vocab)?);
@@ -179,25 +193,51 @@ impl Fields {
         self.stream_options.as_ref().and_then(|o| o.include_usage).unwrap_or(false)
     }
 
-    /// Samplers that firth does not have are refused unless they are off.
-    fn check_lacking(&self) -> Result<(), ApiError> {
-        let on = [
-            ("top_n_sigma", self.top_n_sigma.is_some_and(|v| v >= 0.0)),
-            ("typical_p", self.typical_p.is_some_and(|v| v < 1.0)),
-            ("xtc_probability", self.xtc_probability.is_some_and(|v| v > 0.0)),
-            ("dynatemp_range", self.dynatemp_range.is_some_and(|v| v > 0.0)),
-            ("dry_multiplier", self.dry_multiplier.is_some_and(|v| v > 0.0)),
-            ("mirostat", self.mirostat.is_some_and(|v| v != 0)),
-            ("adaptive_target", self.adaptive_target.is_some_and(|v| v >= 0.0)),
+    /// Samplers that run on the host.
+    fn host_samplers(&self, p: &mut Params, vocab: &Vocab) -> Result<(), ApiError> {
+        let f = |v: Option<f64>, default: f32| v.map_or(default, |v| v as f32);
+        p.top_n_sigma = f(self.top_n_sigma, p.top_n_sigma);
+        p.typical_p = f(self.typical_p, p.typical_p);
+        p.xtc_probability = f(self.xtc_probability, p.xtc_probability);
+        p.xtc_threshold = f(self.xtc_threshold, p.xtc_threshold);
+        p.dynatemp_range = f(self.dynatemp_range, p.dynatemp_range);
+        p.dynatemp_exponent = f(self.dynatemp_exponent, p.dynatemp_exponent);
+        p.adaptive_target = f(self.adaptive_target, p.adaptive_target);
+        p.adaptive_decay = f(self.adaptive_decay, p.adaptive_decay);
+        let m = p.mirostat.unwrap_or_default();
+        let (tau, eta) = (f(self.mirostat_tau, m.tau), f(self.mirostat_eta, m.eta));
+        let version = match range("mirostat", self.mirostat, 0, 2)? {
+            Some(0) => None,
+            Some(1) => Some(MirostatVersion::V1),
+            Some(_) => Some(MirostatVersion::V2),
+            None => p.mirostat.map(|m| m.version),
+        };
+        p.mirostat = version.map(|version| Mirostat { version, tau, eta });
+        let most = i64::from(u32::MAX);
+        let d = &mut p.dry;
+        d.multiplier = f(self.dry_multiplier, d.multiplier);
+        d.base = f(self.dry_base, d.base);
+        let length = range("dry_allowed_length", self.dry_allowed_length, 0, most)?;
+        d.allowed_length = length.map_or(d.allowed_length, |n| n as u32);
+        let window = range("dry_penalty_last_n", self.dry_penalty_last_n, -1, most)?;
+        d.last_n = window.map_or(d.last_n, |n| u32::try_from(n).unwrap_or(u32::MAX));
+        if let Some(breakers) = &self.dry_sequence_breakers {
+            d.breakers = dry_breakers(vocab, breakers).into();
+        } else if d.is_on() {
+            d.breakers = dry_breakers(vocab, &DRY_BREAKERS).into();
+        }
+        for (name, on) in [
             ("min_keep", self.min_keep.is_some_and(|v| v > 1)),
             ("post_sampling_probs", self.post_sampling_probs.unwrap_or(false)),
-        ];
-        match on.iter().find(|(_, on)| *on) {
-            Some((name, _)) => {
-                Err(ApiError::unsupported_field(*name, format!("{name} is not available in this version")))
+        ] {
+            if on {
+                return Err(ApiError::unsupported_field(
+                    name,
+                    format!("{name} is not available in this version"),
+                ));
             }
-            None => Ok(()),
         }
+        Ok(())
     }
 }
 
@@ -221,53 +261,22 @@ pub fn random() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
-/// Samplers of the chain in firth's order, by name and letter, and what switches each off.
-const CHAIN: [(&str, char, fn(&mut Params)); 5] = [
-    ("penalties", 'e', |p| p.penalty_last_n = 0),
-    ("top_k", 'k', |p| p.top_k = 0),
-    ("top_p", 'p', |p| p.top_p = 1.0),
-    ("min_p", 'm', |p| p.min_p = 0.0),
-    ("temperature", 't', |p| p.temperature = 1.0),
-];
-/// Samplers that do nothing unless their own field says so, which is refused elsewhere; `infill` only prefers whole
-/// words and is left out.
-const IDLE: [(&str, char); 6] =
-    [("dry", 'd'), ("top_n_sigma", 's'), ("typ_p", 'y'), ("typical_p", 'y'), ("xtc", 'x'), ("infill", 'i')];
-
-/// Switches those off that a list leaves out. Their order is firth's.
-fn keep_samplers(samplers: &Value, p: &mut Params) -> Result<(), ApiError> {
-    let wrong = |what: &Value| {
-        let known: Vec<&str> = CHAIN.iter().map(|c| c.0).chain(IDLE.iter().map(|c| c.0)).collect();
-        let message = format!("samplers: {what} is unknown, expected {}", known.join(", "));
-        Err(ApiError::field("samplers", message))
-    };
-    let mut kept = [false; CHAIN.len()];
-    let mut keep = |is: &dyn Fn(&str, char) -> bool| {
-        let at = CHAIN.iter().position(|c| is(c.0, c.1));
-        if let Some(at) = at {
-            kept[at] = true;
-        }
-        at.is_some() || IDLE.iter().any(|c| is(c.0, c.1))
-    };
+/// The chain as a list of names, or as letters. `infill` only prefers whole words and is left out.
+fn order(samplers: &Value) -> Result<Vec<Stage>, ApiError> {
+    let wrong = |what: String| ApiError::field("samplers", format!("samplers: {what}"));
     match samplers {
         Value::String(letters) => {
-            if let Some(c) = letters.chars().find(|c| !keep(&|_, letter| letter == *c)) {
-                return wrong(&Value::String(c.into()));
-            }
+            let letters: String = letters.chars().filter(|c| *c != 'i').collect();
+            Stage::from_letters(&letters).map_err(|e| wrong(e.to_string()))
         }
         Value::Array(names) => {
-            if let Some(n) = names.iter().find(|n| !keep(&|name, _| n.as_str() == Some(name))) {
-                return wrong(n);
-            }
+            let names: Option<Vec<&str>> = names.iter().map(Value::as_str).collect();
+            let names = names.ok_or_else(|| wrong("expected names".into()))?;
+            let names: Vec<&str> = names.into_iter().filter(|n| *n != "infill").collect();
+            Stage::from_names(&names.join(";")).map_err(|e| wrong(e.to_string()))
         }
-        other => return wrong(other),
+        other => Err(wrong(format!("{other} is neither a list of names nor letters"))),
     }
-    for (kept, (_, _, off)) in kept.into_iter().zip(CHAIN) {
-        if !kept {
-            off(p);
-        }
-    }
-    Ok(())
 }
 
 /// Biases as (id, bias); ids outside the vocabulary are left out.
@@ -329,9 +338,14 @@ mod tests {
         let s = s.expect("soft limits are clamped");
         assert_eq!((s.params.temperature, s.params.top_k, s.params.top_p), (0.0, 0, 1.0));
         assert_eq!(s.max_tokens, None, "n_predict wins");
-        let s = sampling(json!({"samplers": "kt", "seed": 3, "logit_bias": {"5": 1.5, "99999999": 1}}));
+        let s = sampling(json!({"samplers": "kt", "seed": 3}));
         let s = s.expect("a fair request");
-        assert_eq!((s.params.top_p, s.params.min_p, s.params.top_k, s.params.seed), (1.0, 0.0, 40, 3));
+        assert_eq!((&s.params.order[..], s.params.seed), (&[Stage::TopK, Stage::Temperature][..], 3));
+        let s = sampling(json!({"mirostat": 2, "mirostat_tau": 3, "dry_multiplier": 0.5, "typical_p": 0.9}));
+        let s = s.expect("a fair request");
+        assert_eq!(s.params.mirostat.map(|m| (m.version, m.tau)), Some((MirostatVersion::V2, 3.0)));
+        assert_eq!((s.params.dry.multiplier, s.params.typical_p), (0.5, 0.9));
+        let s = sampling(json!({"logit_bias": {"5": 1.5, "99999999": 1}})).expect("a fair request");
         assert_eq!(s.params.bias, [(5, 1.5)]);
         let s = sampling(json!({"logit_bias": [[7, false], [8, -2]], "stop": "x", "n": 4})).expect("fair");
         assert_eq!(s.params.bias, [(7, f32::NEG_INFINITY), (8, -2.0)]);
@@ -348,8 +362,8 @@ mod tests {
             (json!({"samplers": ["nonsense"]}), 400, Some("samplers")),
             (json!({"logit_bias": [[1]]}), 400, Some("logit_bias")),
             (json!({"repeat_penalty": 0}), 400, None),
-            (json!({"mirostat": 2}), 501, Some("mirostat")),
-            (json!({"dry_multiplier": 0.5}), 501, Some("dry_multiplier")),
+            (json!({"mirostat": 3}), 400, Some("mirostat")),
+            (json!({"min_keep": 2}), 501, Some("min_keep")),
         ] {
             let e = sampling(v.clone()).expect_err("refused");
             assert_eq!((e.status.as_u16(), e.param.as_deref()), (status, param), "{v}: {}", e.message);

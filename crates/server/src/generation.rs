@@ -141,6 +141,7 @@ impl App {
             max_tokens: g.sampling.max_tokens,
             stop: Vec::new(),
             ignore_eos: g.sampling.ignore_eos,
+            ..GenerateOptions::default()
         };
         let mut rules = match g.rule.clone() {
             Some(rule) => rule.constraints(self.prepared.clone(), text.shared_vocab(), g.sampling.n).await?,
@@ -152,7 +153,8 @@ impl App {
             (r.choice, r.domain, r.cache) = (g.first_choice + choice as u32, g.domain, g.sampling.cache);
             (r.logprobs, r.prompt_logprobs) = (g.logprobs, g.prompt_logprobs && choice == 0);
             if let Some((constraint, watch)) = rules.pop() {
-                (r.constraint, r.watch) = (Some(constraint), Some(Box::new(watch)));
+                r.constraint = Some(constraint);
+                r.watch = Some(Box::new(watch));
             }
             requests.push(r);
         }

@@ -39,7 +39,7 @@ pub struct Record {
     penalty_last_n: u32,
     /// Ids with the bits of their biases, of which some are infinite.
     bias: Vec<(u32, u32)>,
-    /// Whether a grammar held, which is not recorded.
+    /// Whether a grammar held or samplers of the host took part, which are not recorded.
     pub constrained: bool,
     /// Tokens of the answer.
     pub answer: Vec<u32>,
@@ -69,7 +69,7 @@ impl Record {
             presence_penalty: p.presence_penalty,
             penalty_last_n: p.penalty_last_n,
             bias: p.bias.iter().map(|(id, b)| (*id, b.to_bits())).collect(),
-            constrained: g.rule.is_some(),
+            constrained: g.rule.is_some() || p.needs_host(),
             answer: Vec::new(),
             stop_type: String::new(),
         }
@@ -88,6 +88,7 @@ impl Record {
             presence_penalty: self.presence_penalty,
             penalty_last_n: self.penalty_last_n,
             bias: self.bias.iter().map(|(id, bits)| (*id, f32::from_bits(*bits))).collect(),
+            ..Params::default()
         };
         let sampling = Sampling {
             params,
@@ -135,7 +136,9 @@ pub struct Replayed {
 /// It was made under a grammar, or the engine refuses.
 pub async fn replay(app: &Arc<App>, record: &Record) -> Result<Replayed, ApiError> {
     if record.constrained {
-        return Err(ApiError::unsupported("the record was made under a grammar, which it does not hold"));
+        return Err(ApiError::unsupported(
+            "the record was made under a grammar or by samplers of the host, which it does not hold",
+        ));
     }
     let mut choices = app.start(record.generation(app)).await?;
     let whole = choices.remove(0).whole().await?;

@@ -40,7 +40,7 @@ pub fn serve(mut a: Serve) -> Result<()> {
         path: a.model.clone().unwrap_or_default(),
         api_keys,
         cors: a.cors,
-        defaults: Some(super::run::without_seed(&model, &a.sampling)?),
+        defaults: Some(super::sampling::params(&model, &a.sampling)?),
         stop: a.sampling.stop.clone(),
         slot_path: a.slot_save_path.clone(),
         record: a.record.clone(),
