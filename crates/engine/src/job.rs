@@ -133,8 +133,10 @@ impl Job {
         let mut done = 0;
         // At least the last token is computed: its logits are what the cache does not hold.
         let prefix = &self.ids[..self.ids.len() - 1];
+        // Where the prompt's own log probabilities are told, all its rows are computed.
+        let told = !self.prompt_logprobs || self.has_said();
         if self.cache
-            && !(self.prompt_logprobs && !self.has_said())
+            && told
             && let Some((snapshot, len)) = engine.memory().find(self.domain, prefix)
         {
             engine.memory().attach(seq, snapshot, len).expect("a snapshot just found is there");

@@ -99,7 +99,7 @@ impl App {
                 "tool_choice: a call is required, but there are no tools",
             ));
         }
-        let shown: Option<Value> = c.tools.as_ref().filter(|_| !all.is_empty()).map(|t| functions(t));
+        let shown: Option<Value> = c.tools.as_ref().filter(|_| !all.is_empty()).map(functions);
         let messages = Value::Array(messages);
         let text = self.service.text();
         let rendered = text.render(&messages, shown.as_ref(), c.add_generation_prompt, &c.extra)?;
