@@ -1,16 +1,20 @@
 """Real clients against a running server: python smoke.py URL KEY. Fails on the first thing that is wrong."""
 
 import json
+import os
 import subprocess
 import sys
 import time
 import urllib.request
 
 import anthropic
-import litellm
 import ollama
 import openai
 from pydantic import BaseModel
+
+# Its own list of prices will do: it would ask a host for a newer one.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+import litellm  # noqa: E402
 
 URL, KEY = sys.argv[1], sys.argv[2]
 client = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
@@ -72,10 +76,14 @@ def logprobs():
 
 def tools_helper():
     with client.chat.completions.stream(model=MODEL, messages=ASK, tools=[TOOL], max_tokens=16) as stream:
-        for _ in stream:
-            pass
-        final = stream.get_final_completion()
-    assert final.choices[0].finish_reason in ("stop", "length", "tool_calls")
+        try:
+            for _ in stream:
+                pass
+            final = stream.get_final_completion()
+        except openai.LengthFinishReasonError:
+            # The helper parses only answers that ended; the tiny model need not end.
+            return
+    assert final.choices[0].finish_reason in ("stop", "tool_calls")
 
 
 def forced_tools():
@@ -135,7 +143,8 @@ def errors():
 
 def anthropic_messages():
     a = anthropic.Anthropic(base_url=URL, api_key=KEY, max_retries=0)
-    how = {"model": MODEL, "messages": ASK, "max_tokens": 24, "temperature": 0}
+    # This client has no word for the temperature, which the server reads.
+    how = {"model": MODEL, "messages": ASK, "max_tokens": 24, "extra_body": {"temperature": 0}}
     whole = a.messages.create(**how)
     with a.messages.stream(**how) as stream:
         for _ in stream:
@@ -160,8 +169,9 @@ def responses():
     how = {"model": MODEL, "input": ASK, "max_output_tokens": 24, "temperature": 0}
     whole = client.responses.create(**how)
     with client.responses.stream(**how) as stream:
-        kinds = [e.type for e in stream]
-        final = stream.get_final_response()
+        events = list(stream)
+    # The helper gives only answers that ended; the last event has the others too.
+    kinds, final = [e.type for e in events], events[-1].response
     assert kinds[0] == "response.created" and kinds[-1] in ("response.completed", "response.incomplete")
     text = lambda r: [c.text for o in r.output for c in (o.content or [])]
     assert text(final) == text(whole) and final.status == whole.status, (final, whole)

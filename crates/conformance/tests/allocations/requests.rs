@@ -70,7 +70,7 @@ impl Requests {
         let pages = plan.states.iter().map(|(_, bytes, n)| (bytes * n) as u64).sum::<u64>() - slots;
         let fixed = plan.weight_bytes[0] + plan.scratch_bytes + slots;
         options.max_bytes = Some(fixed + pages * 2 / 5);
-        options.cache_bytes = pages / 8;
+        options.cache_bytes = pages / 4;
         let engine = models::engine(file, &options, Level::detect(), 3);
         let n_vocab = engine.info().n_vocab;
         let mut r = Random(11);
