@@ -189,17 +189,17 @@ impl Walk {
 }
 
 /// Adds bounds without which a text could go on for ever, or be one that no reader takes though the schema's words allow
-/// it: whole numbers that every reader keeps exactly (RFC 8259, section 6), other numbers up to 10^100 and without an
+/// it: whole numbers that every reader keeps exactly (RFC 8259, section 6), other numbers up to 10^15 and without an
 /// exponent, names and addresses of the mail system, days that every year has, minutes of sixty seconds.
 fn limit(schema: &mut Map<String, Value>) {
     const EXACT: i64 = (1 << 53) - 1;
     let bound = match schema.get("type").and_then(Value::as_str) {
         Some("integer") => Some(json!(EXACT)),
-        Some("number") => Some(json!(1e100)),
+        Some("number") => Some(json!(1e15)),
         _ => None,
     };
     if let Some(bound) = bound {
-        let negative = bound.as_i64().map_or(json!(-1e100), |b| json!(-b));
+        let negative = bound.as_i64().map_or(json!(-1e15), |b| json!(-b));
         for (keys, bound) in
             [(["minimum", "exclusiveMinimum"], negative), (["maximum", "exclusiveMaximum"], bound)]
         {
