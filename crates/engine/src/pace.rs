@@ -5,8 +5,8 @@
 const STRETCH: f64 = 3.0;
 /// What a new measurement weighs.
 const NEW: f64 = 0.2;
-/// Prompt rows before anything is known, and the fewest ever: a prompt goes on, however slow the machine.
-const FEW: usize = 16;
+/// Prompt rows before anything is known.
+const FIRST: usize = 16;
 
 /// Measured times of steps, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,9 +35,10 @@ impl Pace {
     /// Prompt rows of the next step at most, where other rows of it decode.
     pub fn prompt_rows(&self) -> usize {
         if self.decode == 0.0 || self.row == 0.0 {
-            return FEW;
+            return FIRST;
         }
-        (((STRETCH - 1.0) * self.decode / self.row) as usize).max(FEW)
+        // A prompt goes on, however slow its rows: far into a long one, a row costs a decode step and more.
+        (((STRETCH - 1.0) * self.decode / self.row) as usize).max(1)
     }
 }
 
@@ -49,18 +50,19 @@ mod tests {
     fn steps_with_prompts_stay_within_three_decodes() {
         let (base, row) = (0.010, 0.0005);
         let mut p = Pace::default();
-        assert_eq!(p.prompt_rows(), FEW);
+        assert_eq!(p.prompt_rows(), FIRST);
         p.note(0, 512, base + 512.0 * row);
         for _ in 0..50 {
             p.note(4, 0, base);
             let n = p.prompt_rows();
-            assert!(n >= FEW);
-            assert!(base + n as f64 * row <= 3.001 * base || n == FEW, "{n}");
+            assert!(base + n as f64 * row <= 3.001 * base || n == 1, "{n}");
             p.note(4, n, base + n as f64 * row);
         }
         assert!((39..=40).contains(&p.prompt_rows()), "{}", p.prompt_rows());
         // A machine that gets slower is followed.
         (0..50).for_each(|_| p.note(4, 40, base + 40.0 * 3.0 * row));
         assert!(p.prompt_rows() < 20);
+        (0..50).for_each(|_| p.note(4, 1, 100.0 * base));
+        assert_eq!(p.prompt_rows(), 1);
     }
 }
