@@ -6,7 +6,7 @@ use std::sync::Arc;
 use firth_engine::Request;
 use firth_gguf::Gguf;
 use firth_sampling::Params;
-use firth_text::grammar::LazyGrammars;
+use firth_text::grammar::{GrammarError, Grammars, LazyGrammars};
 use firth_text::output::OutputFormat;
 use firth_text::{ChatTemplate, Encode, Rendered, Vocab};
 use serde_json::{Map, Value};
@@ -22,7 +22,7 @@ pub struct ModelText {
     file: Arc<Gguf>,
     vocab: Arc<Vocab>,
     template: Option<Arc<ChatTemplate>>,
-    grammars: Arc<LazyGrammars>,
+    grammars: LazyGrammars,
 }
 
 impl ModelText {
@@ -38,7 +38,7 @@ impl ModelText {
             file,
             vocab: Arc::new(vocab),
             template: template.map(Arc::new),
-            grammars: Arc::default(),
+            grammars: LazyGrammars::default(),
         })
     }
 
@@ -55,6 +55,14 @@ impl ModelText {
     /// The vocabulary, to be kept.
     pub fn shared_vocab(&self) -> Arc<Vocab> {
         self.vocab.clone()
+    }
+
+    /// The vocabulary, prepared for grammars when the first one comes.
+    ///
+    /// # Errors
+    /// A vocabulary that no grammar can work with.
+    pub fn grammars(&self) -> Result<&Grammars, GrammarError> {
+        self.grammars.of(&self.vocab)
     }
 
     /// The chat template, where there is one.

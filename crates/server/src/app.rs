@@ -17,11 +17,7 @@ use firth::{Params, Service};
 use crate::body::MAX_BODY;
 use crate::error::{ApiError, Shown, respond};
 use crate::metrics::Metrics;
-use crate::structured::Prepared;
-use crate::{
-    anthropic, completions, conversation, info, native, ollama, openai_chat, openapi, responses, slots,
-    tokens,
-};
+use crate::{anthropic, completions, info, native, ollama, openai_chat, openapi, responses, slots, tokens};
 
 /// How to serve.
 #[derive(Clone, Debug)]
@@ -83,8 +79,6 @@ pub struct App {
     pub options: ServerOptions,
     /// What is measured.
     pub metrics: Metrics,
-    /// The vocabulary, ready for grammars.
-    pub prepared: Arc<Prepared>,
 }
 
 impl App {
@@ -94,7 +88,7 @@ impl App {
     /// The model's sampling defaults cannot be read.
     pub fn new(service: Service, options: ServerOptions) -> Result<Arc<App>, firth::Error> {
         let text = service.text();
-        let format = conversation::format_of(text);
+        let format = text.output_format();
         let defaults = match &options.defaults {
             Some(p) => p.clone(),
             None => text.default_params()?,
@@ -106,7 +100,6 @@ impl App {
             fingerprint: format!("fp_{:016x}", service.fingerprint()),
             created: crate::shape::now(),
             metrics: Metrics::default(),
-            prepared: Arc::default(),
             service,
             options,
         }))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use firth::text::output::{OutputFormat, Tool};
+use firth::text::output::Tool;
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
@@ -303,9 +303,4 @@ pub fn tool_choice(v: Option<&Value>) -> Result<ToolChoice, ApiError> {
         }
         _ => wrong(),
     }
-}
-
-/// The default reading where there is no template.
-pub fn format_of(text: &firth::ModelText) -> OutputFormat {
-    text.template().map_or(OutputFormat::PLAIN, |t| OutputFormat::detect(t.source()))
 }

@@ -144,7 +144,7 @@ impl App {
             ..GenerateOptions::default()
         };
         let mut rules = match g.rule.clone() {
-            Some(rule) => rule.constraints(self.prepared.clone(), text.shared_vocab(), g.sampling.n).await?,
+            Some(rule) => rule.constraints(text.clone(), g.sampling.n).await?,
             None => Vec::new(),
         };
         let mut requests: Vec<Request> = Vec::with_capacity(g.sampling.n);
@@ -303,9 +303,7 @@ impl Choice {
         if let Some(record) = &mut self.record {
             record.answer.push(id);
         }
-        let piece = self.piece.clone();
-        let app = self.app.clone();
-        let text = self.stream.push(piece(app.service.text().vocab(), id));
+        let text = self.stream.push((self.piece)(self.app.service.text().vocab(), id));
         if text.is_empty() {
             return None;
         }

@@ -1,27 +1,16 @@
 //! What may be said: schemas and grammars of a request, made into constraints of the sampler.
 
-use std::sync::{Arc, OnceLock};
-
-use firth::Constraint;
 use firth::text::Vocab;
-use firth::text::grammar::{Grammar, GrammarError, GrammarWatch, Grammars, answer_grammar, tool_grammar};
+use firth::text::grammar::{
+    Grammar, GrammarConstraint, GrammarError, GrammarWatch, answer_grammar, tool_grammar,
+};
 use firth::text::output::{OutputFormat, Tool};
+use firth::{Constraint, ModelText};
 use serde_json::Value;
 
 use crate::conversation::ToolChoice;
 use crate::error::ApiError;
 use crate::fields::Fields;
-
-/// A vocabulary prepared for grammars, when the first is asked for.
-#[derive(Default)]
-pub struct Prepared(OnceLock<Result<Grammars, GrammarError>>);
-
-impl Prepared {
-    fn of(&self, vocab: &Vocab) -> Result<&Grammars, ApiError> {
-        let grammars = self.0.get_or_init(|| Grammars::new(vocab));
-        grammars.as_ref().map_err(|e| ApiError::unsupported(e.to_string()))
-    }
-}
 
 /// A rule for answers; each answer has a constraint of its own.
 #[derive(Clone, Debug)]
@@ -98,24 +87,20 @@ impl Rule {
         Ok(Some(Rule { grammar, param: "tools" }))
     }
 
-    /// Constraints for `n` answers. Compiling takes time: off the threads that answer.
+    /// Constraints for `n` answers. Compiling takes time: once, and off the threads that answer.
     ///
     /// # Errors
     /// 400 with path and keyword for what cannot be enforced.
-    pub async fn constraints(
-        self,
-        prepared: Arc<Prepared>,
-        vocab: Arc<Vocab>,
-        n: usize,
-    ) -> Result<Vec<Parts>, ApiError> {
+    pub async fn constraints(self, text: ModelText, n: usize) -> Result<Vec<Parts>, ApiError> {
         let compile = move || {
-            let grammars = prepared.of(&vocab)?;
-            let one = |_| {
-                let c = grammars.constraint(&self.grammar).map_err(|e| error(self.param, &e))?;
+            let compiled = text.grammars().and_then(|g| g.constraint(&self.grammar));
+            let first = compiled.map_err(|e| error(self.param, &e))?;
+            let others: Vec<_> = (1..n).map(|_| first.fork()).collect();
+            let parts = |c: GrammarConstraint| {
                 let watch = c.watch();
-                Ok((Box::new(c) as Box<dyn Constraint>, watch))
+                (Box::new(c) as Box<dyn Constraint>, watch)
             };
-            (0..n).map(one).collect()
+            Ok(std::iter::once(first).chain(others).map(parts).collect())
         };
         tokio::task::spawn_blocking(compile).await.unwrap_or_else(|e| Err(ApiError::server(e.to_string())))
     }

@@ -209,6 +209,15 @@ fn answers_keep_to_schemas_and_grammars() {
     let grammar = json!({"prompt": "x", "grammar": "root ::= \"yes\" | \"no\"", "n_predict": 20});
     let v = s.ask("/completion", &grammar);
     assert!(["yes", "no"].contains(&v["content"].as_str().expect("text")), "{v}");
+    let several = json!({"prompt": "x", "grammar": "root ::= \"yes\" | \"no\"", "n": 4, "temperature": 3});
+    for seed in 0..3 {
+        let mut body = several.clone();
+        body["seed"] = seed.into();
+        let v = s.ask("/completion", &body);
+        for i in 0..4 {
+            assert!(["yes", "no"].contains(&v[i]["content"].as_str().expect("text")), "{v}");
+        }
+    }
     for (field, value) in [
         ("grammar", json!("{\"type\": \"object\"}")),
         ("grammar", json!("root ::= (")),
