@@ -1,8 +1,8 @@
 //! Random graphs over a GPU and a CPU with kernels missing at random: what the reference says, or a refusal.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use firth_conformance::changed::Changed;
 use firth_conformance::data::Rng;
 use firth_conformance::harness::{against_reference, cpu, load, run};
 use firth_conformance::{gpu, random};
@@ -11,55 +11,6 @@ use firth_graph::*;
 
 /// As many as fit a test; `FIRTH_GRAPHS` asks for another number.
 const GRAPHS: usize = 400;
-
-/// A device without some of its kernels.
-struct Lacking {
-    inner: Arc<dyn Device>,
-    missing: Vec<&'static str>,
-}
-
-impl Device for Lacking {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-
-    fn supports(&self, op: &Op, inputs: &[Type]) -> bool {
-        !self.missing.contains(&op.name()) && self.inner.supports(op, inputs)
-    }
-
-    fn weight_bytes(&self, w: &WeightSpec) -> u64 {
-        self.inner.weight_bytes(w)
-    }
-
-    fn load(
-        &self,
-        w: &WeightSpec,
-        src: &dyn WeightBytes,
-        on: &mut dyn FnMut(u64) -> ControlFlow<()>,
-    ) -> Result<WeightId, LoadError> {
-        self.inner.load(w, src, on)
-    }
-
-    fn state(&self, spec: &StateSpec, n: usize) -> Result<StateId, LoadError> {
-        self.inner.state(spec, n)
-    }
-
-    fn copy_page(&self, state: StateId, from: usize, to: usize, rows: usize) -> Result<(), Lost> {
-        self.inner.copy_page(state, from, to, rows)
-    }
-
-    fn read_page(&self, state: StateId, page: usize, out: &mut [u8]) -> Result<(), Lost> {
-        self.inner.read_page(state, page, out)
-    }
-
-    fn write_page(&self, state: StateId, page: usize, bytes: &[u8]) -> Result<(), Lost> {
-        self.inner.write_page(state, page, bytes)
-    }
-
-    fn compile(&self, segment: &Segment) -> Result<Box<dyn Program>, LoadError> {
-        self.inner.compile(segment)
-    }
-}
 
 #[derive(Default, Debug)]
 struct Tally {
@@ -77,9 +28,9 @@ fn one(seed: usize, device: &Arc<dyn Device>, tally: &mut Tally) {
         return;
     }
     let mut rng = Rng::new(&format!("gpu {seed}"));
-    let mut lacking = |inner: Arc<dyn Device>| -> Arc<dyn Device> {
+    let mut lacking = |inner: Arc<dyn Device>| {
         let missing = Op::NAMES.iter().copied().filter(|_| rng.once_in(10)).collect();
-        Arc::new(Lacking { inner, missing })
+        Changed::without(inner, missing)
     };
     let level = Level::available().last().expect("a level");
     let devices = vec![lacking(device.clone()), lacking(cpu("cpu", level, 1, Vec::new()))];

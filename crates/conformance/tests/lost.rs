@@ -4,69 +4,21 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use firth::{Device, DraftLength, EngineOptions, Params, SpecMode, SpecOptions};
+use firth::{DraftLength, EngineOptions, Params, SpecMode, SpecOptions};
+use firth_conformance::changed::Changed;
 use firth_conformance::models;
 use firth_cpu::Level;
 use firth_engine::{Engine, Event, Request, Scheduler};
 use firth_gguf::Gguf;
-use firth_graph::*;
+use firth_graph::{Extents, HostValues, Lost, Program, Ticket};
 
-/// A CPU whose programs fail once: when the count of runs comes to 0.
+/// A program that fails once: when the count of runs comes to 0.
 struct Failing {
-    cpu: Arc<dyn Device>,
-    left: Arc<AtomicUsize>,
-}
-
-struct FailingProgram {
     program: Box<dyn Program>,
     left: Arc<AtomicUsize>,
 }
 
-impl Device for Failing {
-    fn info(&self) -> &DeviceInfo {
-        self.cpu.info()
-    }
-
-    fn supports(&self, op: &Op, inputs: &[Type]) -> bool {
-        self.cpu.supports(op, inputs)
-    }
-
-    fn weight_bytes(&self, w: &WeightSpec) -> u64 {
-        self.cpu.weight_bytes(w)
-    }
-
-    fn load(
-        &self,
-        w: &WeightSpec,
-        src: &dyn WeightBytes,
-        on: &mut dyn FnMut(u64) -> ControlFlow<()>,
-    ) -> Result<WeightId, LoadError> {
-        self.cpu.load(w, src, on)
-    }
-
-    fn state(&self, spec: &StateSpec, n: usize) -> Result<StateId, LoadError> {
-        self.cpu.state(spec, n)
-    }
-
-    fn copy_page(&self, state: StateId, from: usize, to: usize, rows: usize) -> Result<(), Lost> {
-        self.cpu.copy_page(state, from, to, rows)
-    }
-
-    fn read_page(&self, state: StateId, page: usize, out: &mut [u8]) -> Result<(), Lost> {
-        self.cpu.read_page(state, page, out)
-    }
-
-    fn write_page(&self, state: StateId, page: usize, bytes: &[u8]) -> Result<(), Lost> {
-        self.cpu.write_page(state, page, bytes)
-    }
-
-    fn compile(&self, segment: &Segment) -> Result<Box<dyn Program>, LoadError> {
-        let program = self.cpu.compile(segment)?;
-        Ok(Box::new(FailingProgram { program, left: self.left.clone() }))
-    }
-}
-
-impl Program for FailingProgram {
+impl Program for Failing {
     fn submit(&mut self, step: Extents, host: &mut HostValues) -> Result<Ticket, Lost> {
         self.program.submit(step, host)
     }
@@ -96,11 +48,13 @@ fn requests() -> Vec<Request> {
 /// Texts of all requests where run number `fails` fails, and whether one did.
 fn texts(file: &Arc<Gguf>, mode: SpecMode, fails: usize) -> (Vec<Vec<u32>>, bool) {
     let left = Arc::new(AtomicUsize::new(usize::MAX));
-    let failing = Failing { cpu: models::cpu(Level::detect(), 2), left: left.clone() };
+    let count = left.clone();
+    let wrap = move |program| -> Box<dyn Program> { Box::new(Failing { program, left: count.clone() }) };
+    let failing = Changed::wrapped(models::cpu(Level::detect(), 2), wrap);
     let spec = SpecOptions { mode, max: 3, length: DraftLength::Fixed };
     let options = EngineOptions { ctx: Some(128), parallel: 3, batch: 32, spec, ..EngineOptions::default() };
     let on = &mut |_| ControlFlow::Continue(());
-    let engine = Engine::load(file, vec![Arc::new(failing)], &options, on).expect("a tiny model");
+    let engine = Engine::load(file, vec![failing], &options, on).expect("a tiny model");
     let mut s = Scheduler::new(engine);
     let ids: Vec<_> = requests().into_iter().map(|r| s.submit(r).expect("a fair request")).collect();
     let mut texts = vec![Vec::new(); ids.len()];
