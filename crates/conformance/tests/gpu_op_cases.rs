@@ -72,37 +72,4 @@ fn sampler_draws_as_the_host() {
     }
 }
 
-#[test]
-fn elementwise() {
-    group("elementwise");
-}
-
-#[test]
-fn layouts() {
-    group("layouts");
-}
-
-#[test]
-fn rows() {
-    group("rows");
-}
-
-#[test]
-fn experts() {
-    group("experts");
-}
-
-#[test]
-fn products() {
-    group("products");
-}
-
-#[test]
-fn attention() {
-    group("attention");
-}
-
-#[test]
-fn recurrent() {
-    group("recurrent");
-}
+firth_conformance::test_groups!(group);

@@ -21,40 +21,7 @@ fn group(name: &str) {
     assert!(failed.is_empty(), "{} of {} cases failed:\n{}", failed.len(), all.len(), failed.join("\n"));
 }
 
-#[test]
-fn elementwise() {
-    group("elementwise");
-}
-
-#[test]
-fn layouts() {
-    group("layouts");
-}
-
-#[test]
-fn rows() {
-    group("rows");
-}
-
-#[test]
-fn experts() {
-    group("experts");
-}
-
-#[test]
-fn products() {
-    group("products");
-}
-
-#[test]
-fn attention() {
-    group("attention");
-}
-
-#[test]
-fn recurrent() {
-    group("recurrent");
-}
+firth_conformance::test_groups!(group);
 
 #[test]
 fn every_op_has_cases() {

@@ -21,23 +21,38 @@ pub const WIDTHS: [usize; 5] = [1, 31, 33, 257, 64];
 /// Row counts around tiles of six.
 pub const ROWS: [usize; 7] = [0, 1, 2, 5, 6, 7, 13];
 
-/// Every case, by group.
-pub fn all() -> Vec<(&'static str, Vec<Case>)> {
-    vec![
-        ("elementwise", elementwise::cases()),
-        ("layouts", layouts::cases()),
-        ("rows", rows::cases()),
-        ("experts", experts::cases()),
-        ("products", products::cases()),
-        ("attention", attention::cases()),
-        ("recurrent", recurrent::cases()),
-    ]
+/// The groups of cases: [`all`], and [`test_groups`](crate::test_groups), a test for each.
+macro_rules! groups {
+    ($d:tt $($group:ident)*) => {
+        /// Every case, by group.
+        pub fn all() -> Vec<(&'static str, Vec<Case>)> {
+            vec![$((stringify!($group), $group::cases())),*]
+        }
+
+        /// The cases of a group.
+        pub fn group(name: &str) -> Vec<Case> {
+            match name {
+                $(stringify!($group) => $group::cases(),)*
+                _ => panic!("no group of cases is called {name}"),
+            }
+        }
+
+        /// A test for each group of cases, which calls `$d check` with its name.
+        #[macro_export]
+        macro_rules! test_groups {
+            ($d check:path) => {
+                $(
+                    #[test]
+                    fn $group() {
+                        $d check(stringify!($group));
+                    }
+                )*
+            };
+        }
+    };
 }
 
-/// The cases of a group.
-pub fn group(name: &str) -> Vec<Case> {
-    all().into_iter().find(|(n, _)| *n == name).expect("a group of cases").1
-}
+groups!($ elementwise layouts rows experts products attention recurrent);
 
 /// The sampler on so many rows of any parameters.
 pub fn many_samples(rows: usize) -> Case {
