@@ -220,6 +220,22 @@ pub fn recurrent_layers(w: &Weights, c: &Config, interval: usize) -> Result<Vec<
     Ok((0..c.n_blocks).map(|i| i < c.n_layers && (interval == 0 || (i + 1) % interval != 0)).collect())
 }
 
+/// `chooses`, which layers choose the keys that they read, if the first of those that read chosen keys (`sparse`) does.
+pub fn first_chooses(
+    w: &Weights,
+    c: &Config,
+    chooses: Vec<bool>,
+    sparse: impl Fn(usize) -> bool,
+) -> Result<Vec<bool>, ModelError> {
+    match (0..c.n_layers).find(|i| sparse(*i)) {
+        Some(i) if !chooses[i] => {
+            let expected = format!("1 for layer {i}, the first that reads chosen keys");
+            Err(ModelError::value(w.key("attention.indexer.types"), 0, expected))
+        }
+        _ => Ok(chooses),
+    }
+}
+
 /// No windows.
 pub fn windows_off(_: &Weights, n_layers: usize) -> Result<Vec<Option<usize>>, ModelError> {
     Ok(vec![None; n_layers])
@@ -316,6 +332,21 @@ mod tests {
         writer.write_to(&mut bytes).expect("memory takes bytes");
         let file = Gguf::from_bytes(bytes, "test").expect("what was written can be read");
         Config::read(&Weights::new(&file, "t"), NormKind::Rms)
+    }
+
+    #[test]
+    fn the_first_layer_that_reads_chosen_keys_chooses() {
+        let c = read("", Some(Value::U32(0))).expect("sound keys");
+        let mut bytes = Vec::new();
+        Writer::new().write_to(&mut bytes).expect("memory takes bytes");
+        let file = Gguf::from_bytes(bytes, "test").expect("what was written can be read");
+        let w = Weights::new(&file, "t");
+        let taken = |chooses: &[bool], sparse: fn(usize) -> bool| {
+            first_chooses(&w, &c, chooses.to_vec(), sparse).is_ok()
+        };
+        assert!(taken(&[true, false], |_| true) && taken(&[false, true], |i| i == 1));
+        assert!(taken(&[false, false], |_| false));
+        assert!(!taken(&[false, true], |_| true) && !taken(&[true, false], |i| i == 1));
     }
 
     #[track_caller]

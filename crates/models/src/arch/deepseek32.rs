@@ -42,10 +42,7 @@ fn load(
     let (rope, scale) = scaled(w, &c, |m| m)?;
     let ffn = FfnPlan::read(w, &c, by_keys(w, &c, gating)?)?;
     let index = IndexShape::read(w, shape.query_latent, KEY_EPS)?;
-    let chooses = choosing(w, &c)?;
-    if !chooses[0] {
-        return Err(ModelError::value(w.key("attention.indexer.types"), 0, "1 for the first layer"));
-    }
+    let chooses = config::first_chooses(w, &c, choosing(w, &c)?, |_| true)?;
     let turned = Turned::First(Rope { pairs, ..rope.clone() });
     let attention = |l: &Layer| {
         let mut mla = Mla::new(l, shape).rope(&rope);

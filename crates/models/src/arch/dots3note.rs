@@ -31,6 +31,7 @@ fn load(w: &Weights) -> Loaded {
     let ffn = FfnPlan::read(w, &c, by_keys(w, &c, Gating::Sigmoid)?)?;
     let index = IndexShape::read(w, shape.query_latent, 1e-6)?;
     let chooses = config::flags(w, "attention.indexer.types", c.n_blocks)?.unwrap_or(vec![true; c.n_blocks]);
+    let chooses = config::first_chooses(w, &c, chooses, |i| c.windows[i].is_none())?;
     let turned = Turned::First(Rope { pairs: RopePairs::Half, ..full.clone() });
     let layer = |l: &Layer| {
         let in_window = c.windows[l.i].is_some();

@@ -51,6 +51,8 @@ impl Sizes {
     fn read(w: &Weights, c: &Config) -> Result<Self, ModelError> {
         let tail = w.metadata().bool(&w.key("attention.indexer.kpool_select_tail"))?.unwrap_or(true);
         let latent = MlaShape::read(w, c.first_heads(), 0)?;
+        let chooses = config::flags(w, "attention.indexer.types", c.n_blocks)?;
+        let chooses = chooses.unwrap_or_else(|| vec![true; c.n_blocks]);
         let eps = NormSpec::read(w, NormKind::Layer)?.eps;
         Ok(Sizes {
             hyper: Hyper::read(w)?,
@@ -61,8 +63,7 @@ impl Sizes {
             limits: config::clamps(w, c)?,
             index: IndexShape::read(w, latent.query_latent, eps)?,
             pools: (config::extent(w, "attention.indexer.kpool", 2, 1 << 20)?, tail),
-            chooses: config::flags(w, "attention.indexer.types", c.n_blocks)?
-                .unwrap_or_else(|| vec![true; c.n_blocks]),
+            chooses: config::first_chooses(w, c, chooses, |i| c.kv_heads[i] > 0)?,
         })
     }
 

@@ -54,9 +54,6 @@ impl Sizes {
         let sparse = config::optional(w, "attention.indexer.top_k", 0, 1 << 24)? > 0;
         let types = config::flags(w, "attention.indexer.types", c.n_blocks)?;
         let chooses = types.filter(|_| sparse).unwrap_or_else(|| vec![false; c.n_blocks]);
-        if sparse && !chooses[0] {
-            return Err(ModelError::value(w.key("attention.indexer.types"), 0, "1 for the first layer"));
-        }
         Ok(Sizes {
             streams: config::extent(w, "hyper_connection.count", 2, 1 << 10)?,
             eps: factor("epsilon")? as f32,
@@ -66,7 +63,7 @@ impl Sizes {
             ffn: FfnPlan::read(w, c, by_keys(w, c, Gating::Sigmoid)?)?,
             limits: config::per_layer_f32(w, "swiglu_clamp_exp", c.n_blocks)?,
             index: sparse.then(|| IndexShape::read(w, shape.query_latent, c.norm.eps)).transpose()?,
-            chooses,
+            chooses: config::first_chooses(w, c, chooses, |_| sparse)?,
         })
     }
 
