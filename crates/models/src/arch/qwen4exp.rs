@@ -8,7 +8,7 @@
 
 use firth_graph::{ActKind, Graph, Node, Part, RopePairs, op};
 
-use super::qwen4exp_ngram::NgramLayer;
+use super::qwen4exp_ngram::{NgramLayer, Ngrams};
 use super::qwen35::{Ffn, Projections, gated_attention};
 use crate::StepNodes;
 use crate::blocks::{
@@ -28,8 +28,7 @@ fn load(w: &Weights) -> Loaded {
     let s = Sizes::read(w, &c)?;
     let embed = Embedding::new(w, &c);
     let head = Head::bare(w, &c, &embed);
-    let mut ngrams = NgramLayer::read(w, &c, s.streams)?;
-    Decoder::of_body(w, &c, embed, head, |states| Body::new(w, &c, &s, &mut ngrams, states)).boxed()
+    Decoder::of_body(w, &c, embed, head, |states| Body::new(w, &c, &s, states)).boxed()
 }
 
 struct Sizes {
@@ -40,6 +39,9 @@ struct Sizes {
     rope: Rope,
     ffn: Ffn,
     index: IndexSizes,
+    /// Tokens of each layer's pools, 0 for none.
+    ratios: Vec<u32>,
+    ngrams: Option<Ngrams>,
 }
 
 /// Sizes of the choice of pools.
@@ -53,8 +55,10 @@ struct IndexSizes {
 impl Sizes {
     fn read(w: &Weights, c: &Config) -> Result<Self, ModelError> {
         let size = |name: &str, min| config::extent(w, name, min, 1 << 20);
+        let streams = size("hyper_connection.count", 2)?;
+        let ratios = w.metadata().u32_per_layer(&w.key("attention.compress_ratios"), c.n_blocks)?;
         Ok(Sizes {
-            streams: size("hyper_connection.count", 2)?,
+            streams,
             low_rank: size("hyper_connection.low_rank", 1)?,
             recurrent: config::recurrent_layers(w, c, 4)?,
             delta: DeltaShape::read(w, false)?,
@@ -65,10 +69,12 @@ impl Sizes {
                 dim: size("attention.indexer.key_length", 1)?,
                 top_k: size("attention.indexer.top_k", 1)?,
             },
+            ratios: ratios.unwrap_or_else(|| vec![0; c.n_blocks]),
+            ngrams: Ngrams::read(w, c, streams)?,
         })
     }
 
-    fn mixer(&self, l: &Layer, ratio: usize) -> Box<dyn Block> {
+    fn mixer(&self, l: &Layer) -> Box<dyn Block> {
         if self.recurrent[l.i] {
             let rows = Box::new(Projections::new(l, self.delta));
             let mut net = DeltaNet::new(l, self.delta, rows);
@@ -77,9 +83,9 @@ impl Sizes {
         }
         let mut attention = gated_attention(l, &self.rope);
         attention.qkv = attention.qkv.unbiased();
-        match ratio {
+        match self.ratios[l.i] as usize {
             0 => Box::new(attention),
-            _ => Box::new(PoolAttention::new(l, attention, &self.rope, self.index, ratio)),
+            ratio => Box::new(PoolAttention::new(l, attention, &self.rope, self.index, ratio)),
         }
     }
 }
@@ -137,17 +143,12 @@ struct Body {
 }
 
 impl Body {
-    fn new(w: &Weights, c: &Config, s: &Sizes, ngrams: &mut Option<NgramLayer>, states: &States) -> Self {
-        let ratios = w.metadata().u32_per_layer(&w.key("attention.compress_ratios"), c.n_blocks);
-        let ratios = ratios.ok().flatten().unwrap_or_else(|| vec![0; c.n_blocks]);
+    fn new(w: &Weights, c: &Config, s: &Sizes, states: &States) -> Self {
         let layer = |i: usize| {
             let l = Layer::new(w, c, i, states);
             let half = |p: &Place, stem: &str, block| (Mix::new(p, stem, c.width, s, true), block);
-            let halves = [
-                half(&l.mixer, "hc_attn", s.mixer(&l, ratios[i] as usize)),
-                half(&l.ffn, "hc_ffn", s.ffn.block(&l)),
-            ];
-            (ngrams.take_if(|n| n.layer == i).map(|n| n.with(&l)), halves)
+            let halves = [half(&l.mixer, "hc_attn", s.mixer(&l)), half(&l.ffn, "hc_ffn", s.ffn.block(&l))];
+            (s.ngrams.as_ref().filter(|n| n.layer == i).map(|n| n.of_layer(&l)), halves)
         };
         let head = Place::root(w, c, Part::Head);
         Body {

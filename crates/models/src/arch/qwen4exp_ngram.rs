@@ -10,19 +10,21 @@ use crate::config::{self, Config};
 use crate::error::ModelError;
 use crate::weights::{Tensor, Weights};
 
-/// The layer that has n-gram rows.
-pub(super) struct NgramLayer {
+/// Which layer has n-gram rows, and their sizes.
+pub(super) struct Ngrams {
     /// Its number.
     pub layer: usize,
     streams: usize,
     kernel: usize,
     op: op::NgramRows,
     table: Tensor,
-    parts: Option<Parts>,
 }
 
-/// Its tensors and states.
-struct Parts {
+/// That layer's n-gram rows.
+pub(super) struct NgramLayer {
+    streams: usize,
+    op: op::NgramRows,
+    table: Tensor,
     ids: SlotState,
     key: Linear,
     value: Linear,
@@ -32,11 +34,18 @@ struct Parts {
     width: usize,
 }
 
-impl NgramLayer {
+impl Ngrams {
     /// By the keys `ple.*`; `None` where no layer has such rows.
     pub fn read(w: &Weights, c: &Config, streams: usize) -> Result<Option<Self>, ModelError> {
         let layers = w.metadata().i32s(&w.key("ple.layers"))?.unwrap_or_default();
-        let Some(&layer) = layers.first() else { return Ok(None) };
+        let layer = match layers[..] {
+            [] => return Ok(None),
+            [layer] if (0..c.n_layers as i32).contains(&layer) => layer as usize,
+            _ => {
+                let expected = format!("one layer of {} at most", c.n_layers);
+                return Err(ModelError::value(w.key("ple.layers"), format!("{layers:?}"), expected));
+            }
+        };
         let end = config::optional(w, "ple.eos_token_id", 0, i32::MAX as usize)? as i32;
         let image = config::optional(w, "ple.image_token_id", 0, i32::MAX as usize)? as i32;
         let lengths = config::extent(w, "ple.ngram_size", 2, 8)? - 1;
@@ -53,22 +62,24 @@ impl NgramLayer {
         }
         let row = config::extent(w, "embedding_length_per_layer_input", 1, c.width)?;
         let n_rows = w.axis("per_layer_token_embd.weight", 1).unwrap_or(0);
-        Ok(Some(NgramLayer {
-            layer: layer.max(0) as usize,
+        Ok(Some(Ngrams {
+            layer,
             streams,
             kernel: config::extent(w, "ple.conv_kernel", 1, 64)?,
             op,
             table: w.matrix("per_layer_token_embd", &[row, n_rows], Part::Embedding),
-            parts: None,
         }))
     }
 
-    /// With the tensors of its layer.
-    pub fn with(mut self, l: &Layer) -> Self {
+    /// With the tensors and states of the layer.
+    pub fn of_layer(&self, l: &Layer) -> NgramLayer {
         let (m, width, all) = (&l.mixer, l.c.width, l.c.width * self.streams);
         let rows = self.table.shape[0] * self.op.sizes.len();
         let dilation = self.op.multipliers.len();
-        self.parts = Some(Parts {
+        NgramLayer {
+            streams: self.streams,
+            op: self.op.clone(),
+            table: self.table.clone(),
             ids: SlotState::new(l, "ids"),
             key: m.linear("ple_key", rows, all),
             value: m.linear("ple_value", rows, width),
@@ -76,33 +87,33 @@ impl NgramLayer {
                 .map(|n| m.head_norm(n, width, self.streams)),
             conv: CausalConv::new(l, "ple", "ple_conv1d", self.kernel, all).dilated(dilation),
             width,
-        });
-        self
+        }
     }
+}
 
+impl NgramLayer {
     /// `[width, streams, T]` with the rows added.
     pub fn add(&self, g: &mut Graph, r: Node, step: &StepNodes) -> Node {
-        let p = self.parts.as_ref().expect("the layer has its tensors");
-        let ids = p.ids.ring_of(g, Dtype::I32, 1, self.op.reach(), step);
+        let ids = self.ids.ring_of(g, Dtype::I32, 1, self.op.reach(), step);
         let table = self.table.node(g);
         let inputs = [ids, step.tokens, table, step.seqs, step.slots()];
         let [rows, _] = g.push_n(self.op.clone(), &inputs);
         let rows = g.merge_heads(rows);
-        let key = p.key.apply(g, rows);
-        let key = g.split_heads(key, p.width);
-        let key = p.norms[0].apply(g, key);
-        let query = p.norms[1].apply(g, r);
+        let key = self.key.apply(g, rows);
+        let key = g.split_heads(key, self.width);
+        let key = self.norms[0].apply(g, key);
+        let query = self.norms[1].apply(g, r);
         let score = g.push(op::RowDot, &[key, query]);
-        let score = g.push(op::Scale { by: 1.0 / (p.width as f32).sqrt() }, &[score]);
+        let score = g.push(op::Scale { by: 1.0 / (self.width as f32).sqrt() }, &[score]);
         let score = g.push(op::Act { kind: ActKind::SignedRoot }, &[score]);
         let gate = g.push(op::Act { kind: ActKind::Sigmoid }, &[score]);
-        let value = p.value.apply(g, rows);
+        let value = self.value.apply(g, rows);
         let value = streams::spread(g, value, self.streams);
         let value = g.push(op::Mul, &[value, gate]);
-        let seen = p.norms[2].apply(g, value);
+        let seen = self.norms[2].apply(g, value);
         let seen = g.merge_heads(seen);
-        let seen = p.conv.apply(g, seen, step);
-        let seen = g.split_heads(seen, p.width);
+        let seen = self.conv.apply(g, seen, step);
+        let seen = g.split_heads(seen, self.width);
         let sum = g.push(op::Add, &[seen, value]);
         g.push(op::Add, &[sum, r])
     }
