@@ -550,6 +550,10 @@ fn thoughts_before_an_answer() {
     let schema = Grammar::JsonSchema(
         json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}),
     );
+    // Numbers of a schema are no repetitions of the grammar that it becomes a part of.
+    let numbers = Grammar::JsonSchema(json!({"enum": [1, 20000, 3]}));
+    let numbers = answer_grammar(OutputFormat::detect("<think>"), vocab, "", &numbers).unwrap();
+    assert!(takes(grammars, vocab, &numbers, "<think>Hm</think>20000"));
     for (template, prompt, text) in [
         ("<think>", "<think>\n", "Hm {\n</think>\n\n{\"a\":1}"),
         ("<think>", "", "<think>Hm</think>{\"a\":1}"),
