@@ -289,6 +289,41 @@ fn expressions_and_lark() {
     assert!(takes(grammars, vocab, &lark, "a(1)2") && !takes(grammars, vocab, &lark, "a"));
 }
 
+/// A number needs no bounds of its own, and those it has may lie anywhere.
+#[test]
+fn numbers_of_a_schema() {
+    let Some((vocab, grammars)) = vocab() else { return };
+    let schemas = [
+        json!({"type": "number"}),
+        json!({"type": "integer"}),
+        json!({"type": "number", "minimum": 2.5}),
+        json!({"type": "number", "minimum": 1e16}),
+        json!({"type": "number", "exclusiveMinimum": 1e15}),
+        json!({"type": "number", "maximum": -1e16}),
+        json!({"type": "number", "minimum": -1e18, "maximum": 1e18}),
+        json!({"type": "integer", "minimum": 20_000_000_000_000_000u64}),
+        json!({"type": "integer", "minimum": 1, "maximum": 9}),
+        json!({"type": "number", "enum": [1e16, -1e16]}),
+    ];
+    for schema in schemas {
+        let c = grammars.constraint(&Grammar::JsonSchema(schema.clone())).unwrap();
+        for seed in 1..9 {
+            let run = draw(vocab, &mut c.fork(), 200, &mut Random(seed)).unwrap();
+            let text = String::from_utf8(run.text).unwrap();
+            assert!(run.ended, "{schema}: {text}");
+            assert!(jsonschema::is_valid(&schema, &serde_json::from_str(&text).unwrap()), "{schema}: {text}");
+        }
+    }
+    for (schema, good) in [
+        (json!({"type": "number", "minimum": 1e16}), "20000000000000000"),
+        (json!({"type": "number", "minimum": 0, "maximum": 1e16}), "9000000000000000.5"),
+        (json!({"type": "integer", "maximum": 9_100_000_000_000_000i64}), "9007199254740999"),
+        (json!({"type": "number", "enum": [1e16, 1]}), "10000000000000000"),
+    ] {
+        assert!(takes(grammars, vocab, &Grammar::JsonSchema(schema), good), "{good}");
+    }
+}
+
 /// What is refused says where and which keyword.
 #[test]
 fn refusals() {

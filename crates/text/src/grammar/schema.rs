@@ -189,25 +189,9 @@ impl Walk {
 }
 
 /// Adds bounds without which a text could go on for ever, or be one that no reader takes though the schema's words allow
-/// it: whole numbers that every reader keeps exactly (RFC 8259, section 6), other numbers up to 10^15 and without an
-/// exponent, names and addresses of the mail system, days that every year has, minutes of sixty seconds.
+/// it: those of numbers, names and addresses of the mail system, days that every year has, minutes of sixty seconds.
 fn limit(schema: &mut Map<String, Value>) {
-    const EXACT: i64 = (1 << 53) - 1;
-    let bound = match schema.get("type").and_then(Value::as_str) {
-        Some("integer") => Some(json!(EXACT)),
-        Some("number") => Some(json!(1e15)),
-        _ => None,
-    };
-    if let Some(bound) = bound {
-        let negative = bound.as_i64().map_or(json!(-1e15), |b| json!(-b));
-        for (keys, bound) in
-            [(["minimum", "exclusiveMinimum"], negative), (["maximum", "exclusiveMaximum"], bound)]
-        {
-            if keys.iter().all(|b| !schema.get(*b).is_some_and(Value::is_number)) {
-                schema.insert(keys[0].into(), bound);
-            }
-        }
-    }
+    limit_number(schema);
     const DAY: &str = "^[1-9][0-9]{3}-(0[13-9]|1[0-2]|02-([01][0-9]|2[0-8]))";
     let (most, pattern) = match schema.get("format").and_then(Value::as_str) {
         Some("hostname") => (Some(253), None),
@@ -222,6 +206,30 @@ fn limit(schema: &mut Map<String, Value>) {
         if let (Some(value), false) = (value, schema.contains_key(key)) {
             schema.insert(key.into(), value);
         }
+    }
+}
+
+/// Bounds a number on the sides on which the schema does not: whole numbers that every reader keeps exactly (RFC 8259,
+/// section 6), other numbers up to 10^15 and without an exponent. Listed values need no bound, and a schema whose own
+/// bound leaves nothing within these stays open on the other side.
+fn limit_number(schema: &mut Map<String, Value>) {
+    const EXACT: f64 = ((1u64 << 53) - 1) as f64;
+    let bound = match schema.get("type").and_then(Value::as_str) {
+        Some("integer") => EXACT,
+        Some("number") => 1e15,
+        _ => return,
+    };
+    if schema.contains_key("const") || schema.contains_key("enum") {
+        return;
+    }
+    let own = |keys: [&str; 2]| keys.map(|key| schema.get(key).and_then(Value::as_f64));
+    let lowest = own(["minimum", "exclusiveMinimum"]).into_iter().flatten().reduce(f64::max);
+    let highest = own(["maximum", "exclusiveMaximum"]).into_iter().flatten().reduce(f64::min);
+    if lowest.is_none() && highest.is_none_or(|n| n > -bound) {
+        schema.insert("minimum".into(), json!(-bound));
+    }
+    if highest.is_none() && lowest.is_none_or(|n| n < bound) {
+        schema.insert("maximum".into(), json!(bound));
     }
 }
 
@@ -289,4 +297,37 @@ fn parts(schema: &Value) -> Vec<(Vec<String>, &Value)> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(schema: Value, added: Value) {
+        let mut expected = schema.clone();
+        let map = expected.as_object_mut().unwrap();
+        map.extend(added.as_object().unwrap().clone());
+        assert_eq!(prepare(&schema).unwrap(), expected);
+    }
+
+    #[test]
+    fn numbers_are_bounded_where_the_schema_leaves_them_open() {
+        const EXACT: f64 = 9_007_199_254_740_991.0;
+        check(json!({"type": "number"}), json!({"minimum": -1e15, "maximum": 1e15}));
+        check(json!({"type": "integer"}), json!({"minimum": -EXACT, "maximum": EXACT}));
+        check(json!({"type": "number", "minimum": 5}), json!({"maximum": 1e15}));
+        check(json!({"type": "number", "exclusiveMaximum": 1e16}), json!({"minimum": -1e15}));
+        // Nothing would be left between the schema's bound and the added one.
+        check(json!({"type": "number", "minimum": 1e16}), json!({}));
+        check(json!({"type": "number", "exclusiveMinimum": 1e15}), json!({}));
+        check(json!({"type": "integer", "maximum": -1e16}), json!({}));
+        // Both bounds are the schema's own.
+        check(json!({"type": "number", "minimum": -1e18, "maximum": 1e18}), json!({}));
+        check(json!({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 9}), json!({}));
+        // Values by name.
+        check(json!({"type": "number", "enum": [1e16, 1]}), json!({}));
+        check(json!({"type": "integer", "const": 9_007_199_254_740_994u64}), json!({}));
+        check(json!({"type": "string"}), json!({}));
+    }
 }
