@@ -108,8 +108,7 @@ struct Body {
 
 impl Block for Body {
     fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
-        let spread = streams::spread(g, x, self.streams);
-        let mut r = g.push(op::Copy, &[spread]);
+        let mut r = streams::copies(g, x, self.streams);
         for (i, halves) in self.layers.iter().enumerate() {
             g.scope(format!("blk.{i}"));
             for (hyper, norm, block) in halves {

@@ -11,7 +11,7 @@ use firth_graph::{Gating, Graph, Node, op};
 use crate::StepNodes;
 use crate::blocks::{
     Block, Decay, Decoder, Embedding, FfnPlan, Glu, Head, Hyper, IndexShape, Indexer, Kda, KdaShape, Layer,
-    Mla, MlaShape, Norm, NormKind, NormSpec, SparseMla, Turned, by_keys, low_rank, streams,
+    Mla, MlaShape, Norm, NormKind, NormSpec, SparseHalf, SparseMla, Turned, by_keys, low_rank, streams,
 };
 use crate::config::{self, Config};
 use crate::error::ModelError;
@@ -73,17 +73,17 @@ impl Sizes {
                 let [forget, gate] = ["ssm_f", "ssm_g"].map(|n| low_rank(l, &self.delta, n));
                 let mut kda = Kda::new(l, self.delta, forget, gate, self.decay);
                 kda.unit_eps = 1e-6;
-                Inner::Rows(Box::new(kda))
+                SparseHalf::Plain(Box::new(kda))
             }
             _ => {
                 let index = self.chooses[l.i]
                     .then(|| Indexer::new(l, self.index, Turned::No).pooled(l, self.pools.0));
                 let mla = Mla::new(l, self.latent);
-                Inner::Latent(Box::new(SparseMla { mla, index, pools: Some(self.pools) }))
+                SparseHalf::Mixer(Box::new(SparseMla { mla, index, pools: Some(self.pools) }))
             }
         };
         let [glu, dense_glu] = [0, 1].map(|i| Glu::silu(self.limits[i][l.i], Glu::Clipped));
-        let ffn = Inner::Rows(FfnPlan { glu, dense_glu, ..self.ffn }.block(l));
+        let ffn = SparseHalf::Plain(FfnPlan { glu, dense_glu, ..self.ffn }.block(l));
         let (m, f, width) = (&l.mixer, &l.ffn, l.c.width);
         [
             Half {
@@ -100,17 +100,11 @@ impl Sizes {
     }
 }
 
-/// What a half does with its rows.
-enum Inner {
-    Rows(Box<dyn Block>),
-    Latent(Box<SparseMla>),
-}
-
 /// One half of a layer.
 struct Half {
     hyper: Hyper,
     norm: Norm,
-    inner: Inner,
+    inner: SparseHalf,
 }
 
 struct Body {
@@ -120,18 +114,14 @@ struct Body {
 
 impl Block for Body {
     fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
-        let spread = streams::spread(g, x, self.streams);
-        let mut r = g.push(op::Copy, &[spread]);
+        let mut r = streams::copies(g, x, self.streams);
         let mut chosen = None;
         for (i, halves) in self.layers.iter().enumerate() {
             g.scope(format!("blk.{i}"));
             for half in halves {
                 r = half.hyper.around(g, r, |g, h| {
                     let h = half.norm.apply(g, h);
-                    match &half.inner {
-                        Inner::Rows(block) => block.forward(g, h, step),
-                        Inner::Latent(mixer) => mixer.apply(g, h, &mut chosen, step),
-                    }
+                    half.inner.apply(g, h, &mut chosen, step)
                 });
             }
         }

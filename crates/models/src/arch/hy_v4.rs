@@ -10,7 +10,7 @@ use firth_graph::{Gating, Graph, Node, Part, RopePairs, op};
 use crate::StepNodes;
 use crate::blocks::{
     Block, Decoder, Embedding, FfnPlan, Gate, Glu, Head, IndexShape, Indexer, Layer, Mla, MlaShape, Norm,
-    NormKind, Place, Rope, SparseMla, StreamGates, Turned, by_keys, streams,
+    NormKind, Place, Rope, SparseHalf, SparseMla, StreamGates, Turned, by_keys, streams,
 };
 use crate::config::{self, Config};
 use crate::error::ModelError;
@@ -85,26 +85,21 @@ impl Sizes {
             Half {
                 gates: gates(m, "hc_attn"),
                 norm: m.norm("attn_norm", width),
-                inner: Inner::Mixer(Box::new(mixer)),
+                inner: SparseHalf::Mixer(Box::new(mixer)),
             },
             Half {
                 gates: gates(&l.ffn, "hc_ffn"),
                 norm: l.ffn.norm("ffn_norm", width),
-                inner: Inner::Ffn(ffn),
+                inner: SparseHalf::Plain(ffn),
             },
         ]
     }
 }
 
-enum Inner {
-    Mixer(Box<SparseMla>),
-    Ffn(Box<dyn Block>),
-}
-
 struct Half {
     gates: StreamGates,
     norm: Norm,
-    inner: Inner,
+    inner: SparseHalf,
 }
 
 struct Body {
@@ -117,8 +112,7 @@ struct Body {
 
 impl Block for Body {
     fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
-        let spread = streams::spread(g, x, self.streams);
-        let mut r = g.push(op::Copy, &[spread]);
+        let mut r = streams::copies(g, x, self.streams);
         let mut chosen = None;
         for (i, halves) in self.layers.iter().enumerate() {
             g.scope(format!("blk.{i}"));
@@ -127,10 +121,7 @@ impl Block for Body {
                 let pre = half.gates.of_kind(g, m, 0, 1.0);
                 let h = g.push(op::MoeSum, &[r, pre]);
                 let h = half.norm.apply(g, h);
-                let h = match &half.inner {
-                    Inner::Mixer(mixer) => mixer.apply(g, h, &mut chosen, step),
-                    Inner::Ffn(ffn) => ffn.forward(g, h, step),
-                };
+                let h = half.inner.apply(g, h, &mut chosen, step);
                 let post = half.gates.of_kind(g, m, 1, self.by);
                 let post = g.split_heads(post, 1);
                 let h = streams::spread(g, h, self.streams);

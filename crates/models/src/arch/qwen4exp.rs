@@ -161,8 +161,7 @@ impl Body {
 
 impl Block for Body {
     fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
-        let spread = streams::spread(g, x, self.streams);
-        let mut r = g.push(op::Copy, &[spread]);
+        let mut r = streams::copies(g, x, self.streams);
         for (i, (ngrams, halves)) in self.layers.iter().enumerate() {
             g.scope(format!("blk.{i}"));
             if let Some(ngrams) = ngrams {

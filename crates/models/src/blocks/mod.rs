@@ -51,5 +51,5 @@ pub use norm::{Norm, NormKind, NormSpec};
 pub use rope::{Factors, Rope, RopeConfig};
 pub use route::{FfnPlan, Route, by, by_keys, softmax};
 pub use slots::{CausalConv, SlotState};
-pub use sparse::{SparseLayers, SparseMla};
+pub use sparse::{SparseHalf, SparseLayers, SparseMla};
 pub use temperature::Temperature;

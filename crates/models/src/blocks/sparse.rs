@@ -3,8 +3,7 @@
 use firth_graph::{Graph, Node, op};
 
 use crate::StepNodes;
-use crate::blocks::Norm;
-use crate::blocks::{Block, Indexer, Mla, Residual, Seen};
+use crate::blocks::{Block, Indexer, Mla, Norm, Residual, Seen};
 
 /// Latent attention, and where its keys come from.
 pub struct SparseMla {
@@ -39,6 +38,24 @@ impl SparseMla {
             _ => Seen::All { sinks },
         };
         self.mla.over(g, x, latent, step, seen)
+    }
+}
+
+/// What a half of a layer does with its normalised rows.
+pub enum SparseHalf {
+    /// Attention over chosen keys.
+    Mixer(Box<SparseMla>),
+    /// What knows nothing of the choice.
+    Plain(Box<dyn Block>),
+}
+
+impl SparseHalf {
+    /// `[width, T]`; `chosen` as in [`SparseMla::apply`].
+    pub fn apply(&self, g: &mut Graph, x: Node, chosen: &mut Option<Node>, step: &StepNodes) -> Node {
+        match self {
+            SparseHalf::Mixer(mixer) => mixer.apply(g, x, chosen, step),
+            SparseHalf::Plain(block) => block.forward(g, x, step),
+        }
     }
 }
 

@@ -9,6 +9,12 @@ pub fn spread(g: &mut Graph, x: Node, n: usize) -> Node {
     g.view(x, Shape::new([axes[0], n.into(), axes[1]]), [l.strides[0], 0, l.strides[1], l.strides[2]], 0)
 }
 
+/// `n` streams to begin with, each a copy of `x: [width, T]`.
+pub fn copies(g: &mut Graph, x: Node, n: usize) -> Node {
+    let spread = spread(g, x, n);
+    g.push(op::Copy, &[spread])
+}
+
 /// The sum of the streams, ascending, `[width, T]`.
 pub fn total(g: &mut Graph, r: Node) -> Node {
     let l = g.layout(r);
