@@ -109,8 +109,10 @@ fn spec_options(s: &Speculation) -> Result<SpecOptions> {
 
 fn start_log(level: &str) {
     let filter = tracing_subscriber::EnvFilter::new(level);
+    // A line that cannot be written is lost: to complain on the same closed stderr would be a panic.
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).log_internal_errors(false);
     // A second start in one process finds the first in place, which is what is wanted.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = log.with_env_filter(filter).try_init();
 }
 
 fn warn_about_context(file: &Gguf, options: &EngineOptions) {
