@@ -113,7 +113,7 @@ pub struct Sampling {
     /// Least probability kept, as a share of the best
     #[arg(long, env = "FIRTH_MIN_P")]
     pub min_p: Option<f32>,
-    /// Seed; random by default
+    /// Seed; random by default, for `serve` a new one for each request that names none
     #[arg(long, env = "FIRTH_SEED")]
     pub seed: Option<u64>,
     /// Factor against repetition, 1 for none

@@ -32,8 +32,12 @@ pub struct ServerOptions {
     pub cors: bool,
     /// Sampling where a request does not say.
     pub defaults: Option<Params>,
+    /// Seed where a request does not say; a new one for each request when `None`.
+    pub seed: Option<u64>,
     /// Texts that end answers where a request names none.
     pub stop: Vec<String>,
+    /// Go on past end tokens where a request does not say.
+    pub ignore_eos: bool,
     /// Folder of slot files; without it slots are neither saved nor restored.
     pub slot_path: Option<PathBuf>,
     /// Folder into which generations are recorded.
@@ -52,7 +56,9 @@ impl Default for ServerOptions {
             api_keys: Vec::new(),
             cors: false,
             defaults: None,
+            seed: None,
             stop: Vec::new(),
+            ignore_eos: false,
             slot_path: None,
             record: None,
             ping: Some(Duration::from_secs(30)),

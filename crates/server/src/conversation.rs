@@ -159,7 +159,7 @@ impl App {
         }
     }
 
-    /// How to sample.
+    /// How to sample; what the fields leave open is as the server's options say.
     ///
     /// # Errors
     /// As [`Fields::sampling`].
@@ -168,6 +168,10 @@ impl App {
         let mut s = fields.sampling(self.service.text().vocab(), &self.defaults, most)?;
         if s.stop.is_empty() {
             s.stop.clone_from(&self.options.stop);
+        }
+        s.ignore_eos = fields.ignore_eos.unwrap_or(self.options.ignore_eos);
+        if let (None, Some(seed)) = (fields.seed, self.options.seed) {
+            s.params.seed = seed;
         }
         Ok(s)
     }
