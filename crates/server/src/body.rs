@@ -54,10 +54,13 @@ impl OneOrMany {
     }
 }
 
+/// Prompts of one request at most.
+const MAX_PROMPTS: usize = 256;
+
 /// A prompt in any of its forms: text, ids, a mixture of both, or several of those.
 ///
 /// # Errors
-/// 400 for any other form.
+/// 400 for any other form, or too many.
 pub fn prompts(prompt: &Value) -> Result<Vec<Vec<Part>>, ApiError> {
     let wrong = || {
         let expected = "expected text, token ids, a mixture of both, or a list of such";
@@ -69,6 +72,10 @@ pub fn prompts(prompt: &Value) -> Result<Vec<Vec<Part>>, ApiError> {
         Value::Array(items)
             if items.iter().any(|i| i.is_array() || i.is_object()) || items.iter().all(Value::is_string) =>
         {
+            if items.len() > MAX_PROMPTS {
+                let message = format!("{} prompts, expected at most {MAX_PROMPTS}", items.len());
+                return Err(ApiError::field("prompt", message));
+            }
             items.iter().map(|i| parts(i).ok_or_else(wrong)).collect()
         }
         one => Ok(vec![parts(one).ok_or_else(wrong)?]),

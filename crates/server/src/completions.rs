@@ -40,9 +40,6 @@ pub struct CompletionRequest {
     pub best_of: Option<i64>,
 }
 
-/// Several prompts of one request, each with as many answers.
-const MAX_PROMPTS: usize = 256;
-
 /// Answers.
 ///
 /// # Errors
@@ -65,12 +62,6 @@ pub async fn completions(
     let sampling = app.sampling(&fields)?;
     let vocab = app.service.text().vocab();
     let all = prompts(&request.prompt)?;
-    if all.len() > MAX_PROMPTS {
-        return Err(ApiError::field(
-            "prompt",
-            format!("{} prompts, expected at most {MAX_PROMPTS}", all.len()),
-        ));
-    }
     let mut generations = Vec::with_capacity(all.len());
     for parts in &all {
         generations.push(Generation {
@@ -87,11 +78,7 @@ pub async fn completions(
     let mut form = CompletionForm::new(&app, &fields, logprobs.is_some(), echo);
     form.ids = generations.iter().map(|g| g.ids.clone()).collect();
     form.n = sampling.n;
-    let mut choices = Vec::new();
-    // All are queued before the first is waited for.
-    for started in start_all(&app, generations).await {
-        choices.extend(started?);
-    }
+    let choices = app.start_all(generations).await?;
     form.ends = vec![None; choices.len()];
     if fields.streams() {
         return Ok(sse(choices, form, app.options.ping));
@@ -101,22 +88,6 @@ pub async fn completions(
         wholes.push(choice.whole().await?);
     }
     Ok(Json(form.whole(&wholes)).into_response())
-}
-
-/// Starts several generations at once, in order.
-async fn start_all(app: &Arc<App>, all: Vec<Generation>) -> Vec<Result<Vec<Choice>, ApiError>> {
-    let tasks: Vec<_> = all
-        .into_iter()
-        .map(|g| {
-            let app = app.clone();
-            tokio::spawn(async move { app.start(g).await })
-        })
-        .collect();
-    let mut out = Vec::with_capacity(tasks.len());
-    for task in tasks {
-        out.push(task.await.unwrap_or_else(|e| Err(ApiError::server(e.to_string()))));
-    }
-    out
 }
 
 struct CompletionForm {

@@ -190,10 +190,32 @@ impl App {
             n_cached: 0,
             n_said: 0,
             prompt_logprobs: Vec::new(),
-            record: self.options.record.as_ref().map(|_| Box::new(Record::new(self, &g, i as u32))),
+            record: self
+                .options
+                .record
+                .as_ref()
+                .map(|_| Box::new(Record::new(self, &g, g.first_choice + i as u32))),
         };
         let mut choices: Vec<Choice> = events.into_iter().enumerate().map(choice).collect();
         choices[0].wait_for_first().await?;
+        Ok(choices)
+    }
+
+    /// Sets several generations to work at once, so that all are queued before the first is waited for; their answers
+    /// in order.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start), for any of them.
+    pub async fn start_all(self: &Arc<App>, all: Vec<Generation>) -> Result<Vec<Choice>, ApiError> {
+        let start = |g| {
+            let app = self.clone();
+            tokio::spawn(async move { app.start(g).await })
+        };
+        let tasks: Vec<_> = all.into_iter().map(start).collect();
+        let mut choices = Vec::new();
+        for task in tasks {
+            choices.extend(task.await.unwrap_or_else(|e| Err(ApiError::server(e.to_string())))?);
+        }
         Ok(choices)
     }
 }

@@ -118,15 +118,14 @@ pub async fn completion(
     let request: NativeRequest = read(&body)?;
     let fields: Fields = read(&body)?;
     let n_probs = range("n_probs", request.n_probs.or(request.logprobs), 0, 1024)?.unwrap_or(0) as usize;
-    let several = request.prompt.as_array().is_some_and(|p| {
-        prompts(&request.prompt).is_ok_and(|l| l.len() > 1 || p.iter().all(Value::is_array))
-    });
+    let all = prompts(&request.prompt)?;
+    let several = all.len() > 1 || request.prompt.as_array().is_some_and(|p| p.iter().all(Value::is_array));
     let how = How {
         n_probs,
         tokens: request.return_tokens.unwrap_or(false),
         keep: request.response_fields.filter(|f| !f.is_empty()),
     };
-    answer(&app, &caller, &fields, prompts(&request.prompt)?, several, how).await
+    answer(&app, &caller, &fields, all, several, how).await
 }
 
 /// `POST /infill`.
@@ -210,14 +209,10 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let sampling = app.sampling(fields)?;
     let vocab = app.service.text().vocab();
-    if all.len() > 256 {
-        return Err(ApiError::field("prompt", format!("{} prompts, expected at most 256", all.len())));
-    }
-    let (mut choices, mut ids) = (Vec::new(), Vec::new());
+    let mut generations = Vec::with_capacity(all.len());
     for parts in &all {
-        let first_is_text = matches!(parts.first(), Some(Part::Text(_)));
-        let g = Generation {
-            ids: encode(vocab, parts, first_is_text, true)?,
+        generations.push(Generation {
+            ids: encode(vocab, parts, true, true)?,
             sampling: sampling.clone(),
             logprobs: (how.n_probs > 0).then_some(how.n_probs),
             prompt_logprobs: false,
@@ -225,10 +220,10 @@ async fn answer(
             rule: Rule::of(fields)?,
             reading: None,
             first_choice: 0,
-        };
-        ids.push(g.ids.clone());
-        choices.extend(app.start(g).await?);
+        });
     }
+    let ids = generations.iter().map(|g| g.ids.clone()).collect();
+    let choices = app.start_all(generations).await?;
     let form = NativeForm {
         app: app.clone(),
         how,

@@ -100,6 +100,14 @@ fn several_answers_to_one_prompt() {
     assert_eq!(v["choices"].as_array().expect("choices").len(), 4);
     assert_eq!(v["choices"][0]["text"], v["choices"][1]["text"]);
     assert_ne!(v["choices"][0]["text"], v["choices"][2]["text"]);
+    let native = s.ask("/completion", &both);
+    for i in 0..4 {
+        assert_eq!((&native[i]["content"], &native[i]["index"]), (&v["choices"][i]["text"], &json!(i)));
+    }
+    for path in ["/v1/completions", "/completion"] {
+        let r = s.post(path, &json!({"prompt": vec!["a"; 257], "max_tokens": 1}));
+        assert_eq!((r.status, &r.json()["error"]["param"]), (400, &json!("prompt")), "{}", r.text());
+    }
 }
 
 #[test]
