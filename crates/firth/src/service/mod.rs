@@ -142,6 +142,10 @@ impl Service {
         piece: &PieceOf,
     ) -> Result<Vec<Events>, NotTaken> {
         let inner = &self.0;
+        // What was at work when the engine ended keeps its place: a full queue is no reason to come again.
+        if let Some(why) = inner.board.death() {
+            return Err(NotTaken::Stopped(why));
+        }
         let n = requests.len();
         let before = inner.board.taken.fetch_add(n, Relaxed);
         if before + n > self.capacity() {

@@ -69,7 +69,7 @@ pub(crate) struct Board {
     pub taken: AtomicUsize,
     slots: Mutex<Vec<SlotStatus>>,
     start: Instant,
-    /// Milliseconds from the start to the last sign of life, and whether a step was under way then.
+    /// Milliseconds from the start to the last sign of life.
     beat: AtomicU64,
     dead: Mutex<Option<String>>,
 }
