@@ -14,7 +14,7 @@ use super::deepseek4_pools::{PoolSizes, Pools};
 use crate::StepNodes;
 use crate::blocks::{
     Block, Decoder, Embedding, FfnPlan, Glu, Head, Hyper, KvCache, Layer, Linear, Norm, NormKind, Place,
-    Rope, Seen, StreamGates, Turned, by_keys, streams,
+    Rope, Seen, StreamGates, by_keys, streams,
 };
 use crate::config::{self, Config};
 use crate::error::ModelError;
@@ -129,7 +129,7 @@ struct Attention {
     window: usize,
     queries: (Linear, Norm, Linear),
     row: (Linear, Norm),
-    turned: Turned,
+    rope: Rope,
     cache: KvCache,
     sinks: Tensor,
     pools: Option<Pools>,
@@ -150,7 +150,7 @@ impl Attention {
                 m.linear("attn_q_b", s.latent, heads * dim),
             ),
             row: (m.linear("attn_kv", width, dim), m.norm("attn_kv_a_norm", dim)),
-            turned: Turned::Last(s.ropes[usize::from(ratio > 0)].clone()),
+            rope: s.ropes[usize::from(ratio > 0)].clone(),
             cache: match ratio {
                 0 => KvCache::latent(l, dim, dim, Some(s.window)),
                 _ => KvCache::latent(l, dim, dim, None).pairs(),
@@ -172,11 +172,11 @@ impl Block for Attention {
         let q = self.queries.2.apply(g, latent);
         let q = g.split_heads(q, self.dim);
         let q = Norm::bare(self.row.1.spec).apply(g, q);
-        let q = self.turned.apply(g, q, step.positions, step);
+        let q = self.rope.turn_last(g, q, step.positions, step);
         let row = self.row.0.apply(g, x);
         let row = self.row.1.apply(g, row);
         let row = g.split_heads(row, self.dim);
-        let row = self.turned.apply(g, row, step.positions, step);
+        let row = self.rope.turn_last(g, row, step.positions, step);
         let scale = 1.0 / (self.dim as f32).sqrt();
         let sinks = Some(self.sinks.node(g));
         let y = match &self.pools {
@@ -194,7 +194,7 @@ impl Block for Attention {
                 self.cache.attend_pools(g, step, op, q, rows, (chosen, sinks))
             }
         };
-        let y = self.turned.back(g, y, step);
+        let y = self.rope.turn_last_back(g, y, step);
         let y = g.merge_heads(y);
         let n = self.out.0.shape[0];
         let y = g.split_heads(y, n);

@@ -3,7 +3,7 @@
 use firth_graph::{Graph, Node, op};
 
 use crate::StepNodes;
-use crate::blocks::{KvCache, Layer, Linear, Norm, Rope, SlotState, Turned};
+use crate::blocks::{KvCache, Layer, Linear, Norm, Rope, SlotState};
 use crate::config;
 use crate::error::ModelError;
 use crate::weights::{Tensor, Weights};
@@ -61,7 +61,7 @@ impl Compressor {
     }
 
     /// `[dim, 1, T]`, at the last token of each pool.
-    fn apply(&self, g: &mut Graph, x: Node, turned: &Turned, step: &StepNodes) -> Node {
+    fn apply(&self, g: &mut Graph, x: Node, rope: &Rope, step: &StepNodes) -> Node {
         let (rows, gates) = (self.rows.apply(g, x), self.gates.apply(g, x));
         let both = g.push(op::Concat, &[rows, gates]);
         let width = g.layout(both).shape.constant(0).unwrap_or(0);
@@ -70,7 +70,7 @@ impl Compressor {
         let [y, first, _] = g.push_three(self.op, &[ring, both, place, step.seqs, step.slots()]);
         let y = self.norm.apply(g, y);
         let y = g.split_heads(y, width / self.op.parts());
-        turned.apply(g, y, first, step)
+        rope.turn_last(g, y, first, step)
     }
 }
 
@@ -90,7 +90,7 @@ pub struct Pools {
     pub ratio: usize,
     rows: Compressor,
     choice: Option<Choice>,
-    turned: Turned,
+    rope: Rope,
 }
 
 impl Pools {
@@ -109,18 +109,18 @@ impl Pools {
             ratio,
             rows: Compressor::new(l, "attn_compressor", s.dim, ratio),
             choice: (ratio == 4).then(choice),
-            turned: Turned::Last(s.rope.clone()),
+            rope: s.rope.clone(),
         }
     }
 
     /// Rows of pools `[dim, 1, T]`, and `[n, T]` pool numbers where there is a choice.
     pub fn apply(&self, g: &mut Graph, x: Node, latent: Node, step: &StepNodes) -> (Node, Option<Node>) {
-        let rows = self.rows.apply(g, x, &self.turned, step);
+        let rows = self.rows.apply(g, x, &self.rope, step);
         let chosen = self.choice.as_ref().map(|c| {
-            let keys = c.heads.apply(g, x, &self.turned, step);
+            let keys = c.heads.apply(g, x, &self.rope, step);
             let q = c.queries.apply(g, latent);
             let q = g.split_heads(q, c.dim);
-            let q = self.turned.apply(g, q, step.positions, step);
+            let q = self.rope.turn_last(g, q, step.positions, step);
             let weights = c.weights.apply(g, x);
             let choice = op::TopKSelect { ratio: self.ratio, n: c.top_k };
             c.cache.choose(g, step, choice, keys, q, Some(weights))

@@ -1,7 +1,6 @@
 //! The lightning indexer: which keys attention reads. Source: DeepSeek-AI 2025, "DeepSeek-V3.2-Exp", section 2.1.
 
-use firth_graph::{Graph, Node, Part, RopePairs, Shape, WeightSource, op};
-use firth_quant::Dtype;
+use firth_graph::{Graph, Node, op};
 
 use crate::StepNodes;
 use crate::blocks::{KvCache, Layer, Linear, Norm, NormKind, NormSpec, Rope, SlotState};
@@ -45,56 +44,15 @@ pub enum Turned {
 }
 
 impl Turned {
-    /// `x: [dim, heads, T]`, its part turned by positions `[T]`.
-    pub fn apply(&self, g: &mut Graph, x: Node, positions: Node, step: &StepNodes) -> Node {
+    /// `x: [dim, heads, T]`, its part turned by its rows' positions.
+    fn apply(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
         match self {
             Turned::No => x,
             // Rope leaves alone what lies behind its part.
-            Turned::First(rope) => rope.turn_to(g, x, positions, step),
-            Turned::Last(rope) => {
-                last(g, x, rope.config.n_rot, |g, part| rope.turn_to(g, part, positions, step))
-            }
+            Turned::First(rope) => rope.turn(g, x, step),
+            Turned::Last(rope) => rope.turn_last(g, x, step.positions, step),
         }
     }
-
-    /// The reverse of [`Turned::apply`], by the rows' own positions.
-    pub fn back(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
-        let (Turned::First(rope) | Turned::Last(rope)) = self else { return x };
-        // Turned back is what is turned as a mirror image.
-        let n = rope.config.n_rot;
-        let signs = |i: usize| match rope.pairs {
-            RopePairs::Adjacent => i % 2 == 1,
-            RopePairs::Half => i >= n / 2,
-        };
-        let values = (0..n).map(|i| if signs(i) { -1.0 } else { 1.0 }).collect();
-        let source = WeightSource::Values { name: format!("mirror {:?} {n}", rope.pairs), values };
-        let mirror = g.weight(source, Dtype::F32, Shape::fixed(&[n]), Part::Tables);
-        let turn = |g: &mut Graph, part| {
-            let part = g.push(op::Mul, &[part, mirror]);
-            let part = rope.turn(g, part, step);
-            g.push(op::Mul, &[part, mirror])
-        };
-        match self {
-            Turned::Last(_) => last(g, x, n, turn),
-            _ => {
-                let dim = g.layout(x).shape.constant(0).unwrap_or(0);
-                let (part, rest) = (g.slice(x, 0, n), g.slice(x, n, dim - n));
-                let part = turn(g, part);
-                g.push(op::Concat, &[part, rest])
-            }
-        }
-    }
-}
-
-/// `x: [dim, heads, T]` with its last `n` numbers changed.
-fn last(g: &mut Graph, x: Node, n: usize, change: impl FnOnce(&mut Graph, Node) -> Node) -> Node {
-    let dim = g.layout(x).shape.constant(0).unwrap_or(0);
-    if n >= dim {
-        return change(g, x);
-    }
-    let (rest, part) = (g.slice(x, 0, dim - n), g.slice(x, dim - n, n));
-    let part = change(g, part);
-    g.push(op::Concat, &[rest, part])
 }
 
 /// Keys of consecutive tokens weighed together by gates.
@@ -162,10 +120,10 @@ impl Indexer {
             [key, _, _] = g.push_three(op, &[ring, both, place, step.seqs, step.slots()]);
         }
         let key = g.split_heads(key, s.dim);
-        let key = self.turned.apply(g, key, step.positions, step);
+        let key = self.turned.apply(g, key, step);
         let q = self.queries.apply(g, latent);
         let q = g.split_heads(q, s.dim);
-        let q = self.turned.apply(g, q, step.positions, step);
+        let q = self.turned.apply(g, q, step);
         let weights = self.weights.apply(g, x);
         self.cache.choose(g, step, self.choice, key, q, Some(weights))
     }

@@ -203,4 +203,38 @@ impl Rope {
         let table = g.weight(WeightSource::Rope(spec), Dtype::F32, shape, Part::Tables);
         g.push(op::Rope { pairs: self.pairs, n_rot }, &[x, table, positions])
     }
+
+    /// `x: [d, heads, T]`, the last numbers of each head turned by positions `[T]`.
+    pub fn turn_last(&self, g: &mut Graph, x: Node, positions: Node, step: &StepNodes) -> Node {
+        last(g, x, self.config.n_rot, |g, part| self.turn_to(g, part, positions, step))
+    }
+
+    /// The reverse of [`Rope::turn_last`], by the rows' own positions.
+    pub fn turn_last_back(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
+        // Turned back is what is turned as a mirror image.
+        let n = self.config.n_rot;
+        let mirrored = |i: usize| match self.pairs {
+            RopePairs::Adjacent => i % 2 == 1,
+            RopePairs::Half => i >= n / 2,
+        };
+        let values = (0..n).map(|i| if mirrored(i) { -1.0 } else { 1.0 }).collect();
+        let source = WeightSource::Values { name: format!("mirror {:?} {n}", self.pairs), values };
+        let mirror = g.weight(source, Dtype::F32, Shape::fixed(&[n]), Part::Tables);
+        last(g, x, n, |g, part| {
+            let part = g.push(op::Mul, &[part, mirror]);
+            let part = self.turn(g, part, step);
+            g.push(op::Mul, &[part, mirror])
+        })
+    }
+}
+
+/// `x: [dim, heads, T]` with its last `n` numbers changed.
+fn last(g: &mut Graph, x: Node, n: usize, change: impl FnOnce(&mut Graph, Node) -> Node) -> Node {
+    let dim = g.layout(x).shape.constant(0).unwrap_or(0);
+    if n >= dim {
+        return change(g, x);
+    }
+    let (rest, part) = (g.slice(x, 0, dim - n), g.slice(x, dim - n, n));
+    let part = change(g, part);
+    g.push(op::Concat, &[rest, part])
 }
