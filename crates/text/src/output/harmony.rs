@@ -1,7 +1,8 @@
 //! Messages with channels and recipients, as gpt-oss writes them.
 
 use super::events::{MAX_NAME, Sink};
-use super::json::{JsonScan, Scan, put_control};
+use super::json_call::HeaderCall;
+use super::section::Step;
 
 const MARKS: [&str; 7] =
     ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>", "<|constrain|>"];
@@ -24,7 +25,8 @@ enum State {
     Header,
     Reasoning,
     Content,
-    Call(JsonScan),
+    /// A call: before its arguments, or among them.
+    Call(Option<HeaderCall>),
     /// A call is over; white space may follow.
     Called,
     /// Between messages.
@@ -103,7 +105,7 @@ impl Harmony {
         self.state = match called.map(str::to_owned) {
             Some(name) if !name.is_empty() => {
                 sink.start(&name, None);
-                State::Call(JsonScan::new())
+                State::Call(None)
             }
             _ if channel.starts_with("analysis") => State::Reasoning,
             _ => State::Content,
@@ -131,26 +133,23 @@ impl Harmony {
                 self.state = State::Content;
                 sink.content(text);
             }
-            State::Call(scan) => {
-                let first = self.raw.is_empty();
-                if first && c.is_whitespace() {
+            State::Call(arguments) => {
+                if arguments.is_none() && c.is_whitespace() {
                     return;
                 }
                 self.raw.push(c);
-                let step = if first && c != '{' { Scan::Broken } else { scan.step(c) };
-                let mut piece = String::new();
-                match scan.in_text() {
-                    true => put_control(&mut piece, c),
-                    false => piece.push(c),
-                }
-                match step {
-                    Scan::More => sink.arguments(&piece),
-                    Scan::Done => {
-                        sink.arguments(&piece);
-                        sink.end();
-                        self.state = State::Called;
+                let step = match arguments {
+                    Some(arguments) => arguments.step(c, sink),
+                    None if c == '{' => {
+                        *arguments = Some(HeaderCall::begun(sink));
+                        Step::More
                     }
-                    Scan::Before | Scan::Broken => self.broken(sink),
+                    None => Step::Broken,
+                };
+                match step {
+                    Step::More => {}
+                    Step::Done | Step::DoneAll => self.state = State::Called,
+                    Step::Broken => self.broken(sink),
                 }
             }
         }
@@ -166,7 +165,7 @@ impl Harmony {
     fn close(&mut self, sink: &mut Sink) {
         match &self.state {
             // A call without arguments.
-            State::Call(_) if self.raw.is_empty() => {
+            State::Call(None) => {
                 sink.arguments("{}");
                 sink.end();
             }
