@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::thread::sleep;
+use std::time::Duration;
 
 use firth::{EngineError, EngineOptions, Params, StopReason};
+use firth_conformance::changed::Changed;
 use firth_conformance::models::{self, Random};
 use firth_cpu::Level;
-use firth_engine::{Event, Feed, JobId, Request, Scheduler, Want};
+use firth_engine::{Engine, Event, Feed, JobId, Request, Scheduler, Want};
+use firth_graph::{Extents, HostValues, Lost, Program, Ticket};
 use firth_sampling::{Constraint, ConstraintError, Verdict, Watch};
 
 /// What became of a request: its text, and how it ended.
@@ -359,4 +363,60 @@ fn prompts_share_steps() {
     .expect("the device is there");
     assert_eq!(order, [short, long]);
     assert!(largest <= 63 && beside >= 4, "pieces of up to {largest}, {beside} tokens beside");
+}
+
+/// A program whose rows take long, but for the first of a step.
+struct Slow(Box<dyn Program>);
+
+const ROW: Duration = Duration::from_millis(60);
+
+impl Program for Slow {
+    fn submit(&mut self, step: Extents, host: &mut HostValues) -> Result<Ticket, Lost> {
+        sleep(ROW * (step.t as u32 - 1));
+        self.0.submit(step, host)
+    }
+
+    fn finish(&mut self, ticket: Ticket, host: &mut HostValues) -> Result<(), Lost> {
+        self.0.finish(ticket, host)
+    }
+
+    fn scratch_bytes(&self) -> u64 {
+        self.0.scratch_bytes()
+    }
+}
+
+/// Where one row of a prompt costs more than a step may grow, each step beside decoding takes one, and the next one
+/// again: a step that took one is not mistaken for one that only decodes.
+#[test]
+fn slow_prompts_go_on_row_by_row() {
+    let file = firth::bundled().expect("the bundled model");
+    let device = Changed::wrapped(models::cpu(Level::detect(), 2), |program| Box::new(Slow(program)));
+    let engine = Engine::load(&file, vec![device], &options(), &mut |_| ControlFlow::Continue(()));
+    let mut s = Scheduler::new(engine.expect("the bundled model loads"));
+    let talker = s.submit(request(0, 4, 150)).expect("a good request");
+    let mut said = 0;
+    while said < 8 {
+        s.tick(&mut |_, e| {
+            said += usize::from(matches!(e, Event::Token(_)));
+            ControlFlow::Continue(())
+        })
+        .expect("a step");
+    }
+    let long = s.submit(request(2, 40, 4)).expect("a good request");
+    let short = s.submit(request(4, 6, 1)).expect("a good request");
+    let (mut done, mut spoke) = (Vec::new(), false);
+    while done.len() < 20 {
+        s.tick(&mut |id, e| {
+            assert!(id != talker || matches!(e, Event::Token(_)), "{e:?}");
+            match e {
+                Event::Prompt(n) if id == long => done.push(n),
+                Event::Token(_) if id == short => spoke = true,
+                _ => {}
+            }
+            ControlFlow::Continue(())
+        })
+        .expect("a step");
+    }
+    assert_eq!(done, (0..20).collect::<Vec<_>>());
+    assert!(spoke, "a short prompt does not wait for a long one");
 }

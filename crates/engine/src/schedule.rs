@@ -232,10 +232,11 @@ impl Scheduler {
     /// does not need is left to the next, so that a short prompt does not wait for a long one.
     fn share_prompt_rows(&mut self, rows: usize, outs: usize, decodes: bool, mut lists: SamplerBounds) {
         let (mut rows, mut outs) = (rows, outs);
-        if decodes {
-            rows = rows.min(self.pace.prompt_rows());
-        }
         let mut prompts = self.active.iter().filter(|j| j.left() > 1).count();
+        if decodes {
+            // One row each is what all of them go on by.
+            rows = rows.min(self.pace.prompt_rows().max(prompts));
+        }
         let log = self.engine.longest_draft() > 0 && self.engine.memory().spec().slots.is_some();
         for j in self.active.iter_mut().filter(|j| j.left() > 1) {
             let mut most = rows.div_ceil(prompts);
@@ -258,9 +259,9 @@ impl Scheduler {
     fn note_pace(&mut self, seconds: f64) {
         let (mut decoding, mut prompt) = (0, 0);
         for j in self.active.iter().filter(|j| j.share > 0) {
-            match j.share {
+            match j.left() {
                 1 => decoding += 1 + j.guesses.draft.len(),
-                n => prompt += n,
+                _ => prompt += j.share,
             }
         }
         self.pace.note(decoding, prompt, seconds);

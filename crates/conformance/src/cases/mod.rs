@@ -37,7 +37,7 @@ macro_rules! groups {
             }
         }
 
-        /// A test for each group of cases, which calls `$d check` with its name.
+        /// A test for each group of cases, which gives its name to `check`.
         #[macro_export]
         macro_rules! test_groups {
             ($d check:path) => {

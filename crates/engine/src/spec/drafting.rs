@@ -115,7 +115,7 @@ impl Drafting {
 
     /// Notes how long a step took in which nothing but decoding was done.
     pub fn note_step(&mut self, jobs: &[Job], seconds: f64) {
-        if jobs.iter().all(|j| j.share == 1 && j.has_said()) {
+        if jobs.iter().all(|j| j.share == 1 && j.left() == 1 && j.has_said()) {
             self.step.note(jobs.len() + drafted(jobs), seconds);
         }
     }
