@@ -5,11 +5,12 @@
 //! Source: openbmb `modeling_minicpm.py` (MiniCPM3-4B); GGUF keys `minicpm3.*`. Its files hold `attn_kv_b` as one matrix,
 //! and a head may consist of the part with positions alone.
 
-use firth_graph::{ActKind, Graph, Node, RopePairs, Shape, op};
+use firth_graph::{ActKind, Graph, Node, RopePairs, op};
 
 use crate::StepNodes;
 use crate::blocks::{
     AttentionShape, Block, Chain, Decoder, KvCache, Layer, Linear, Norm, NormKind, Residual, Rope, Seen,
+    streams,
 };
 use crate::config::{self, Config};
 use crate::registry::{Arch, Loaded};
@@ -104,7 +105,8 @@ impl Block for Latent {
         let part = g.slice(y, self.latent, self.turned);
         let part = g.split_heads(part, self.turned);
         let part = self.rope.turn(g, part, step);
-        let part = for_all_heads(g, part, s.heads);
+        let part = g.merge_heads(part);
+        let part = streams::spread(g, part, s.heads);
         let latent = g.slice(y, 0, self.latent);
         let latent = self.norm.apply(g, latent);
         let both = self.up.apply(g, latent);
@@ -115,11 +117,4 @@ impl Block for Latent {
         let y = g.merge_heads(y);
         self.out.apply(g, y)
     }
-}
-
-/// `[n, 1, T]` as `[n, heads, T]`.
-fn for_all_heads(g: &mut Graph, x: Node, heads: usize) -> Node {
-    let l = g.layout(x);
-    let axes = l.shape.axes();
-    g.view(x, Shape::new([axes[0], heads.into(), axes[2]]), [l.strides[0], 0, l.strides[2], l.strides[3]], 0)
 }

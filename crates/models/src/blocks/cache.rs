@@ -26,11 +26,15 @@ pub struct KvCache {
 impl KvCache {
     /// Of layer `l`, where keys further back than `window` are never read.
     pub fn new(l: &Layer, s: &AttentionShape, window: Option<usize>) -> Self {
+        KvCache::of(l, [s.key_dim, s.value_dim], s.kv_heads, window)
+    }
+
+    fn of(l: &Layer, [key_dim, value_dim]: [usize; 2], n_heads: usize, window: Option<usize>) -> Self {
         KvCache {
             layer: l.i,
-            key_dim: s.key_dim,
-            value_dim: s.value_dim,
-            n_heads: s.kv_heads,
+            key_dim,
+            value_dim,
+            n_heads,
             group: l.states.group(window),
             window,
             value_in_key: false,
@@ -47,20 +51,7 @@ impl KvCache {
 
     /// One row of `key_dim` a token, whose first `value_dim` numbers are the value.
     pub fn latent(l: &Layer, key_dim: usize, value_dim: usize, window: Option<usize>) -> Self {
-        let group = l.states.group(window);
-        let (layer, n_heads, value_in_key) = (l.i, 1, true);
-        KvCache {
-            layer,
-            key_dim,
-            value_dim,
-            n_heads,
-            group,
-            window,
-            value_in_key,
-            name: "kv",
-            pass: 0,
-            dtype: None,
-        }
+        KvCache { value_in_key: true, ..KvCache::of(l, [key_dim, value_dim], 1, window) }
     }
 
     /// Two rows a token, its own and that of the pool that ends with it.

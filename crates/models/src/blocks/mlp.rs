@@ -32,9 +32,7 @@ impl Mlp {
         let first = First::Plain(p.linear(&format!("ffn_up{suffix}"), width, hidden));
         Mlp { first, down: p.linear(&format!("ffn_down{suffix}"), hidden, width), glu: glu.into() }
     }
-}
 
-impl Mlp {
     /// Without the biases that the file may have.
     pub fn unbiased(self) -> Self {
         let first = match self.first {

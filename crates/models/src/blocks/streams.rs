@@ -2,7 +2,7 @@
 
 use firth_graph::{Graph, Node, Shape, op};
 
-/// Every one of `n` streams a copy of `x: [width, T]`, read from the same memory.
+/// Every one of `n` streams (or heads) a copy of `x: [width, T]`, read from the same memory.
 pub fn spread(g: &mut Graph, x: Node, n: usize) -> Node {
     let l = g.layout(x);
     let axes = l.shape.axes();
