@@ -8,7 +8,6 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use firth::Logprobs;
 use firth::text::Vocab;
-use firth::text::output::OutputEvent;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -65,14 +64,11 @@ pub async fn completions(
     let mut generations = Vec::with_capacity(all.len());
     for parts in &all {
         generations.push(Generation {
-            ids: encode(vocab, parts, true, true)?,
-            sampling: sampling.clone(),
             logprobs,
             prompt_logprobs: echo && logprobs.is_some(),
             domain: caller.domain(fields.cache_salt.as_deref()),
             rule: Rule::of(&fields)?,
-            reading: None,
-            first_choice: 0,
+            ..Generation::new(encode(vocab, parts, true, true)?, sampling.clone())
         });
     }
     let mut form = CompletionForm::new(&app, &fields, logprobs.is_some(), echo);
@@ -158,8 +154,7 @@ impl CompletionForm {
         let n_prompt = self.ids.iter().map(Vec::len).sum();
         let cached = ends.iter().step_by(self.n).map(|e| e.timings.cached_n).sum();
         let said = ends.iter().map(|e| e.timings.predicted_n).sum();
-        let mut timings = shape::timings(&ends[0].timings);
-        timings["cache"] = shape::cache(&ends[0].timings, &self.ids[0], self.vocab());
+        let timings = shape::timings(&ends[0].timings, &self.ids[0], self.vocab());
         (shape::usage(n_prompt, cached, said), timings)
     }
 
@@ -196,14 +191,8 @@ impl CompletionForm {
     }
 
     fn write(&self, i: usize, d: &Delta, out: &mut String) {
-        let mut text = String::new();
-        for e in &d.events {
-            if let OutputEvent::Content(t) | OutputEvent::Reasoning(t) = e {
-                text.push_str(t);
-            }
-        }
         let logprobs = if self.logprobs { self.thoughts(None, &d.logprobs) } else { Value::Null };
-        event(None, &Value::Object(self.chunk(i, &text, logprobs, None)), out);
+        event(None, &Value::Object(self.chunk(i, &d.text(), logprobs, None)), out);
     }
 }
 

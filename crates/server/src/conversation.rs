@@ -127,16 +127,7 @@ impl App {
         let reads = c.reads_thoughts || !r.tools.is_empty();
         let rule = self.rule(c, fields, &tail, &r.tools)?;
         let reading = reads.then_some(Reading { format: self.format, tail, tools: r.tools });
-        Ok(Generation {
-            ids,
-            sampling,
-            logprobs: None,
-            prompt_logprobs: false,
-            domain,
-            rule,
-            reading,
-            first_choice: 0,
-        })
+        Ok(Generation { domain, rule, reading, ..Generation::new(ids, sampling) })
     }
 
     /// What the answer must be: calls where they must come, else what the fields say, behind thoughts.
@@ -279,6 +270,15 @@ fn prefill(messages: &mut Vec<Value>, goes_on: bool) -> Result<String, ApiError>
     }
     let m = messages.pop().expect("it was just looked at");
     Ok(m["content"].as_str().unwrap_or_default().to_owned())
+}
+
+/// What templates are told of how hard to think: `none` turns thinking off.
+pub fn set_effort(extra: &mut Map<String, Value>, effort: Option<&str>) {
+    match effort {
+        None => {}
+        Some("none") => drop(extra.insert("enable_thinking".into(), false.into())),
+        Some(effort) => drop(extra.insert("reasoning_effort".into(), effort.into())),
+    }
 }
 
 /// Reads `tool_choice` of OpenAI's dialects.

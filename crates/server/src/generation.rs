@@ -35,6 +35,15 @@ pub struct Generation {
     pub first_choice: u32,
 }
 
+impl Generation {
+    /// Text that goes on, for nobody in particular.
+    pub fn new(ids: Vec<u32>, sampling: Sampling) -> Generation {
+        let (logprobs, prompt_logprobs) = (None, false);
+        let (domain, rule, reading, first_choice) = (0, None, None, 0);
+        Generation { ids, sampling, logprobs, prompt_logprobs, domain, rule, reading, first_choice }
+    }
+}
+
 /// How an answer is split into thoughts, text and calls.
 #[derive(Clone)]
 pub struct Reading {
@@ -65,6 +74,17 @@ pub struct Delta {
     pub ids: Vec<u32>,
     /// What the model thought of them.
     pub logprobs: Vec<Logprobs>,
+}
+
+impl Delta {
+    /// Its text, thoughts and all.
+    pub fn text(&self) -> String {
+        let text = |e: &OutputEvent| match e {
+            OutputEvent::Content(t) | OutputEvent::Reasoning(t) => t.clone(),
+            _ => String::new(),
+        };
+        self.events.iter().map(text).collect()
+    }
 }
 
 /// How an answer ended.

@@ -6,7 +6,6 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use firth::text::output::OutputEvent;
 use firth::{Params, StopReason};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -212,14 +211,10 @@ async fn answer(
     let mut generations = Vec::with_capacity(all.len());
     for parts in &all {
         generations.push(Generation {
-            ids: encode(vocab, parts, true, true)?,
-            sampling: sampling.clone(),
             logprobs: (how.n_probs > 0).then_some(how.n_probs),
-            prompt_logprobs: false,
             domain: caller.domain(fields.cache_salt.as_deref()),
             rule: Rule::of(fields)?,
-            reading: None,
-            first_choice: 0,
+            ..Generation::new(encode(vocab, parts, true, true)?, sampling.clone())
         });
     }
     let ids = generations.iter().map(|g| g.ids.clone()).collect();
@@ -261,14 +256,6 @@ struct NativeForm {
     stream: bool,
 }
 
-fn text_of(events: &[OutputEvent]) -> String {
-    let text = |e: &OutputEvent| match e {
-        OutputEvent::Content(t) | OutputEvent::Reasoning(t) => t.clone(),
-        _ => String::new(),
-    };
-    events.iter().map(text).collect()
-}
-
 impl NativeForm {
     fn prompt(&self, i: usize) -> &[u32] {
         &self.ids[i / self.sampling.n]
@@ -291,8 +278,6 @@ impl NativeForm {
             StopReason::Word => "none",
             StopReason::Limit | StopReason::Context => "limit",
         };
-        let mut timings = shape::timings(&end.timings);
-        timings["cache"] = shape::cache(&end.timings, prompt, vocab);
         let v = json!({
             "index": i,
             "content": content,
@@ -309,7 +294,7 @@ impl NativeForm {
             "stop_type": kind,
             "stopping_word": end.word.as_deref().unwrap_or_default(),
             "tokens_cached": prompt.len() + end.timings.predicted_n,
-            "timings": timings,
+            "timings": shape::timings(&end.timings, prompt, vocab),
         });
         v.as_object().cloned().unwrap_or_default()
     }
@@ -340,7 +325,7 @@ impl NativeForm {
 
     fn delta(&mut self, i: usize, d: &Delta, out: &mut String) {
         self.n_said[i] += d.ids.len();
-        let content = text_of(&d.events);
+        let content = d.text();
         self.has_new_line[i] |= content.contains('\n');
         let mut v = json!({
             "index": i,

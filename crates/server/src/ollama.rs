@@ -174,14 +174,12 @@ fn generation(
         return app.converse(&r.conversation(messages), &fields, caller.domain(None));
     }
     Ok(Generation {
-        ids: encode(app.service.text().vocab(), &[Part::Text(prompt)], true, true)?,
-        sampling: app.sampling(&fields)?,
-        logprobs: None,
-        prompt_logprobs: false,
         domain: caller.domain(None),
         rule: Rule::of(&fields)?,
-        reading: None,
-        first_choice: 0,
+        ..Generation::new(
+            encode(app.service.text().vocab(), &[Part::Text(prompt)], true, true)?,
+            app.sampling(&fields)?,
+        )
     })
 }
 

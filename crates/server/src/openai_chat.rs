@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::app::{App, Caller};
 use crate::body::read;
-use crate::conversation::{Conversation, tool_choice};
+use crate::conversation::{Conversation, set_effort, tool_choice};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::{Choice, Delta, End, Generation, Piece, Whole};
@@ -118,11 +118,7 @@ impl ChatRequest {
             let at = "chat_template_kwargs.enable_thinking";
             return Err(ApiError::field(at, format!("{at}: expected true or false")));
         }
-        match self.reasoning_effort.as_deref() {
-            None => {}
-            Some("none") => drop(extra.insert("enable_thinking".into(), false.into())),
-            Some(effort) => drop(extra.insert("reasoning_effort".into(), effort.into())),
-        }
+        set_effort(&mut extra, self.reasoning_effort.as_deref());
         if let Some(schema) = self.response_format.as_ref().map(ResponseFormat::schema).transpose()?.flatten()
         {
             fields.json_schema.get_or_insert(schema);
@@ -234,9 +230,7 @@ impl ChatForm {
     }
 
     fn timings(&self, end: &End) -> Value {
-        let mut t = shape::timings(&end.timings);
-        t["cache"] = shape::cache(&end.timings, &self.ids, self.app.service.text().vocab());
-        t
+        shape::timings(&end.timings, &self.ids, self.app.service.text().vocab())
     }
 
     fn head(&self, object: &str) -> Map<String, Value> {

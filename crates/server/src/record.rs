@@ -100,14 +100,9 @@ impl Record {
         };
         let reading = || Reading { format: app.format, tail: String::new(), tools: Vec::new() };
         Generation {
-            ids: self.prompt.clone(),
-            sampling,
-            logprobs: None,
-            prompt_logprobs: false,
-            domain: 0,
-            rule: None,
             reading: self.reads.then(reading),
             first_choice: self.choice,
+            ..Generation::new(self.prompt.clone(), sampling)
         }
     }
 

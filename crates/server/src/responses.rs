@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::app::{App, By, Caller};
 use crate::body::read;
-use crate::conversation::{Conversation, tool_choice};
+use crate::conversation::{Conversation, set_effort, tool_choice};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::{Choice, End, Generation, Piece};
@@ -39,7 +39,7 @@ pub struct ResponsesRequest {
     /// `auto`, `none`, `required`, or a function by name.
     #[schema(value_type = Option<Object>)]
     pub tool_choice: Option<Value>,
-    /// Told back.
+    /// Whether an answer may call several tools.
     pub parallel_tool_calls: Option<bool>,
     /// `{"effort": …}`.
     pub reasoning: Option<Reasoning>,
@@ -82,11 +82,7 @@ impl ResponsesRequest {
             }
         }
         let mut extra = Map::new();
-        match self.reasoning.as_ref().and_then(|r| r.effort.as_deref()) {
-            None => {}
-            Some("none") => drop(extra.insert("enable_thinking".into(), false.into())),
-            Some(effort) => drop(extra.insert("reasoning_effort".into(), effort.into())),
-        }
+        set_effort(&mut extra, self.reasoning.as_ref().and_then(|r| r.effort.as_deref()));
         let mut messages = Vec::new();
         if let Some(text) = &self.instructions {
             messages.push(json!({ "role": "system", "content": text }));

@@ -37,8 +37,8 @@ pub fn usage(n_prompt: usize, n_cached: usize, n_said: usize) -> Value {
     })
 }
 
-/// llama-server's `timings`, with the time in the queue and what the cache did.
-pub fn timings(t: &Timings) -> Value {
+/// llama-server's `timings` of an answer to the prompt `ids`, with the time in the queue and what the cache did.
+pub fn timings(t: &Timings, ids: &[u32], vocab: &Vocab) -> Value {
     let rate = |n: usize, s: f64| if s > 0.0 { n as f64 / s } else { 0.0 };
     let each = |n: usize, s: f64| if n > 0 { s * 1e3 / n as f64 } else { 0.0 };
     let mut v = json!({
@@ -53,6 +53,7 @@ pub fn timings(t: &Timings) -> Value {
         // The first token comes with the prompt; the time counts from it.
         "predicted_per_second": rate(t.predicted_n.saturating_sub(1), t.predicted_seconds),
         "queue_ms": t.queue_seconds * 1e3,
+        "cache": cache(t, ids, vocab),
     });
     if t.draft_n > 0 {
         v["draft_n"] = t.draft_n.into();
@@ -62,7 +63,7 @@ pub fn timings(t: &Timings) -> Value {
 }
 
 /// `timings.cache`: what was reused, and why it was not more.
-pub fn cache(t: &Timings, ids: &[u32], vocab: &Vocab) -> Value {
+fn cache(t: &Timings, ids: &[u32], vocab: &Vocab) -> Value {
     let n = ids.len();
     let mut v = json!({ "reused": t.cached_n, "known": t.known_n });
     let reason = match (t.cached_n, t.known_n) {
