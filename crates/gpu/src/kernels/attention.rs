@@ -14,7 +14,6 @@ const WRITE: &str = include_str!("../wgsl/kv_write.wgsl");
 const WORDS: &str = include_str!("../wgsl/kv_words.wgsl");
 const BLOCKS: &str = include_str!("../wgsl/kv_blocks.wgsl");
 const ATTEND: &str = include_str!("../wgsl/attend.wgsl");
-
 const CHOSEN: &str = include_str!("../wgsl/chosen.wgsl");
 
 pub(super) const KERNELS: [Kernel; 3] = [

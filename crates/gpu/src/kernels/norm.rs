@@ -5,6 +5,7 @@ use firth_graph::{LoadError, Op, SegOp};
 use super::{Kernel, words};
 use crate::compile::{self, CompileCx, per_row};
 
+pub(super) const SUMS: &str = include_str!("../wgsl/sums.wgsl");
 const TEXT: &str = include_str!("../wgsl/norm.wgsl");
 
 pub(super) const KERNELS: [Kernel; 5] = [
@@ -37,7 +38,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         operands: &operands,
         scalars: &[eps.to_bits()],
         buffers: Vec::new(),
-        parts: &[TEXT],
+        parts: &[SUMS, TEXT],
         values: vec![
             ("COUNT", if matches!(op.op, Op::L2Norm(_)) { "1.0" } else { "f32(width)" }.into()),
             ("WEIGHT", weight),

@@ -51,7 +51,7 @@ fn element(operand: usize, i: &str, h: &str) -> String {
     )
 }
 
-/// Lines of the log in pieces `(start, heads, width, operand, wrap)`.
+/// Lines of the log in pieces `(start, width, operand, wrap)`, of which the last that starts at or before a number counts.
 fn log_text(pieces: &[(usize, usize, &str, &str)]) -> String {
     let lines: String = pieces
         .iter()

@@ -2,6 +2,7 @@
 
 use firth_graph::{LoadError, Op, SegOp};
 
+use super::norm::SUMS;
 use super::{Kernel, words};
 use crate::compile::{self, CompileCx, per_row};
 use crate::module::MATH;
@@ -51,7 +52,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         operands: &operands,
         scalars: &[],
         buffers: Vec::new(),
-        parts: &[MATH, TEXT],
+        parts: &[MATH, SUMS, TEXT],
         values: vec![("BODY", body.to_string())],
         groups,
     })

@@ -3,6 +3,7 @@
 use firth_graph::op::MIN_WEIGHT_SUM;
 use firth_graph::{Gating, LoadError, Op, SegOp, Type};
 
+use super::norm::SUMS;
 use super::{Kernel, words};
 use crate::compile::{self, CompileCx, linear};
 use crate::module::MATH;
@@ -52,7 +53,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         operands: &operands,
         scalars: &scalars,
         buffers: Vec::new(),
-        parts: &[MATH, TEXT],
+        parts: &[MATH, SUMS, TEXT],
         values,
         groups: Box::new(move |x| linear(shape.dims(x)[1])),
     })

@@ -1,16 +1,6 @@
-// Rows that become weights or a number: one workgroup per row of operand 0. Sums: 64 strided chains, joined in a
-// fixed order by every invocation alike.
+// Rows that become weights or a number: one workgroup per row of operand 0.
 
-var<workgroup> part: array<f32, 64>;
 var<workgroup> high: array<f32, 64>;
-
-fn joined() -> f32 {
-    var s = vec4<f32>(0.0);
-    for (var j = 0u; j < rt(64u); j += 4u) {
-        s += vec4<f32>(part[j], part[j + 1u], part[j + 2u], part[j + 3u]);
-    }
-    return (s.x + s.z) + (s.y + s.w);
-}
 
 // The larger, or what is no number.
 fn upper(a: f32, b: f32) -> f32 { return select(a, b, b > a || is_nan(b)); }

@@ -3,7 +3,6 @@
 var<workgroup> weight: array<f32, $N>;
 // Scores as ordered integers: the largest first, ties to the lowest expert.
 var<workgroup> score: array<u32, $N>;
-var<workgroup> part: array<f32, 64>;
 var<workgroup> best: array<vec2<u32>, 64>;
 var<workgroup> chosen: array<u32, $USED>;
 var<workgroup> groups: array<f32, $GROUPS>;
@@ -15,14 +14,6 @@ fn ordered(x: f32) -> u32 {
 
 fn unordered(o: u32) -> f32 {
     return bitcast<f32>(select(~o, o & 0x7fffffffu, (o >> 31u) == 1u));
-}
-
-fn sum_of_parts() -> f32 {
-    var s = vec4<f32>(0.0);
-    for (var j = 0u; j < rt(64u); j += 4u) {
-        s += vec4<f32>(part[j], part[j + 1u], part[j + 2u], part[j + 3u]);
-    }
-    return (s.x + s.z) + (s.y + s.w);
 }
 
 @compute @workgroup_size(64)
@@ -50,7 +41,7 @@ fn main(
     }
     part[l] = mine;
     workgroupBarrier();
-    let total = sum_of_parts();
+    let total = joined();
     for (var i = l; i < n; i += 64u) {
         if ($SOFTMAX) { weight[i] = weight[i] / total; }
         var s = $SCORE;
