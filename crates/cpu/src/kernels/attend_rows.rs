@@ -379,9 +379,9 @@ impl RowsStep {
         let (key, value) = (self.state.spec.key_dim, self.state.spec.value_dim);
         let heads = HEADS.min(self.group().0 - first);
         let head = kv_head * self.group().0 + first;
-        let Some((seq, index)) = locate(&cx.rows(&self.seqs), row) else { return };
-        let table = cx.rows(&self.seqs);
-        let table = table.i32(seq);
+        let seqs = cx.rows(&self.seqs);
+        let Some((seq, index)) = locate(&seqs, row) else { return };
+        let table = seqs.i32(seq);
         let len = (table[seq_table::FIRST_INDEX] + table[seq_table::N_ROWS]) as usize;
         let (scale, softcap) = self.rule.scale();
         let list = match &self.rule {
@@ -396,7 +396,7 @@ impl RowsStep {
             }
             Rule::Chosen(op, _) => [Some((kv_head, Visible::Pools(list.unwrap_or(&[]), op, index))), None],
             Rule::Pools(op, _) => {
-                let near = Visible::Run((index + 1).saturating_sub(op.window), index);
+                let near = Visible::Run(op.near(index).start, index);
                 [Some((0, near)), Some((1, Visible::Ends(list, op, index)))]
             }
         };

@@ -1,6 +1,6 @@
 //! Activations of one operand.
 
-use super::{OpDef};
+use super::OpDef;
 use crate::graph::{Graph, ShapeError, Type};
 use crate::reference::RefCall;
 

@@ -56,11 +56,6 @@ impl Sight {
             Sight::Near(n) => index.saturating_sub(n)..(index + n + 1).min(len),
         }
     }
-
-    /// Whether rows see what comes after them.
-    pub fn both_ways(self) -> bool {
-        matches!(self, Sight::Whole | Sight::Near(_))
-    }
 }
 
 impl Attend {

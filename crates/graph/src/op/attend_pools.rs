@@ -1,6 +1,6 @@
 //! Attention over a window of tokens and pools of tokens together.
 
-use super::{Attend, OpDef, expect_shape, i32s, state};
+use super::{Attend, OpDef, Sight, expect_shape, i32s, state};
 use crate::graph::{Graph, ShapeError, Type};
 use crate::reference::RefCall;
 use crate::shape::{Shape, Sym};
@@ -29,6 +29,11 @@ pub struct AttendPools {
 }
 
 impl AttendPools {
+    /// Tokens that the token of this index sees themselves.
+    pub fn near(&self, index: usize) -> std::ops::Range<usize> {
+        Sight::Window(self.window).keys(index, index + 1)
+    }
+
     /// Pools that end at or before the token of this index.
     pub fn pools(&self, index: usize) -> usize {
         (index + 1) / self.ratio
@@ -88,9 +93,8 @@ impl OpDef for AttendPools {
                         list.iter().filter(|p| **p >= 0).map(|p| *p as usize).collect()
                     }
                 };
-                let first = (index + 1).saturating_sub(self.window);
                 for h in 0..q.dims[1] {
-                    let near = (first..=index).map(|j| key(j, 0));
+                    let near = self.near(index).map(|j| key(j, 0));
                     let keys = near.chain(pools.iter().map(|&p| key(self.end(p), 1)));
                     let sink = sinks.map(|x| f64::from(x.f[h]));
                     let at = row * q.dims[1] + h;

@@ -1,6 +1,6 @@
 //! Normalisation by Euclidean length.
 
-use super::{OpDef};
+use super::OpDef;
 use crate::graph::{Graph, ShapeError, Type};
 use crate::reference::RefCall;
 

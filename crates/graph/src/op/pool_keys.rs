@@ -14,9 +14,10 @@ use firth_quant::Dtype;
 /// too, as many again where there are any: a row is a key for the pool behind its own, one for its own, and the gates of
 /// both; places likewise.
 ///
-/// Shapes: `ring` (f32, rows of `x`, at least `ratio - 1` of them, `2 ratio - 1` with overlap), `x: [n, T]`, gated `[2 n, T]`,
-/// with overlap `[4 n, T]`, then, gated, `place: [n, ratio]` or `[2 n, ratio]`, `seqs: [4, S]`, `slots: [4, S]` i32; results `y: [n, T]` f32 (zeros where no pool ends), `first: [T]`
-/// i32 (the index of the pool's first token, 0 where no pool ends), and the ring's next version.
+/// Shapes: `ring` (f32, rows of `x`, at least `ratio - 1` of them, `2 ratio - 1` with overlap), `x: [n, T]`, gated
+/// `[2 n, T]`, with overlap `[4 n, T]`, then, gated, `place: [n, ratio]` or `[2 n, ratio]`, `seqs: [4, S]`,
+/// `slots: [4, S]` i32; results `y: [n, T]` f32 (zeros where no pool ends), `first: [T]` i32 (the index of the pool's
+/// first token, 0 where no pool ends), and the ring's next version.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoolKeys {
     /// Tokens of a pool.

@@ -1,6 +1,6 @@
 //! Root-mean-square normalisation.
 
-use super::{OpDef};
+use super::OpDef;
 use crate::graph::{Graph, ShapeError, Type};
 use crate::reference::RefCall;
 

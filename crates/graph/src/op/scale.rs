@@ -1,6 +1,6 @@
 //! Multiplication by a constant.
 
-use super::{OpDef};
+use super::OpDef;
 use crate::graph::{Graph, ShapeError, Type};
 use crate::reference::RefCall;
 

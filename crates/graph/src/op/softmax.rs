@@ -1,6 +1,6 @@
 //! Weights that sum to 1.
 
-use super::{OpDef};
+use super::OpDef;
 use crate::graph::{Graph, ShapeError, Type};
 use crate::reference::RefCall;
 
