@@ -17,15 +17,6 @@ use crate::step::{Args, Kernel, Step, Worker, dense_rows};
 /// Channels of a chunk.
 const CHANNELS: usize = 64;
 
-/// Where a tap looks.
-#[derive(Clone, Copy)]
-enum Tap<'a> {
-    /// At a row.
-    Row(&'a [f32]),
-    /// Before the sequence: zeros.
-    Before,
-}
-
 /// The rows of a sequence, a block of channels: `y = act(sum taps w x + bias)`.
 struct Rows64<'a> {
     past: &'a Past<'a>,
@@ -44,16 +35,14 @@ impl firth_simd::Kernel for Rows64<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut taps = [Tap::Before; MAX_TAPS];
+        // `None` before the sequence: zeros.
+        let mut taps = [None; MAX_TAPS];
         let taps = &mut taps[..self.op.kernel];
         for r in 0..self.span.n_rows {
             let mut back = self.op.kernel * self.op.dilation;
             for tap in taps.iter_mut() {
                 back -= self.op.dilation;
-                *tap = match self.past.get(r, back) {
-                    Some(x) => Tap::Row(x),
-                    None => Tap::Before,
-                };
+                *tap = self.past.get(r, back);
             }
             let row = self.y.element([self.first, self.span.first_row + r, 0, 0]);
             // SAFETY: these channels of the row are this chunk's.
@@ -65,7 +54,7 @@ impl firth_simd::Kernel for Rows64<'_> {
 
 impl Rows64<'_> {
     #[inline(always)]
-    fn row<S: Simd>(&self, s: S, taps: &[Tap], y: &mut [f32]) {
+    fn row<S: Simd>(&self, s: S, taps: &[Option<&[f32]>], y: &mut [f32]) {
         let n = y.len();
         for (i, y) in y.chunks_mut(LANES).enumerate() {
             let at = i * LANES..i * LANES + y.len();
@@ -73,8 +62,8 @@ impl Rows64<'_> {
             for (tap, w) in taps.iter().zip(self.w.chunks_exact(n)) {
                 let w = s.load_partial(&w[at.clone()], 0.0);
                 let x = match tap {
-                    Tap::Row(x) => s.load_partial(&x[at.clone()], 0.0),
-                    Tap::Before => s.zero(),
+                    Some(x) => s.load_partial(&x[at.clone()], 0.0),
+                    None => s.zero(),
                 };
                 acc = s.fma(w, x, acc);
             }
