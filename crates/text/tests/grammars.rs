@@ -246,6 +246,8 @@ fn gbnf() {
 
 #[test]
 fn gbnf_that_is_none() {
+    let stars = |n: usize| format!("root ::= \"a\"{}", "*".repeat(n));
+    assert!(firth_text::grammar::gbnf_to_lark(&stars(100)).is_ok());
     for (text, line, found) in [
         ("", 1, "root"),
         ("start ::= \"a\"", 1, "root"),
@@ -263,6 +265,7 @@ fn gbnf_that_is_none() {
         ("root ::= \"a\"{3,2}", 1, "below the least"),
         ("root ::= \"a\"{,2}", 1, "a number"),
         ("root ::= \"a\"{99999}", 1, "10000"),
+        (&stars(101), 1, "100 repetitions"),
         ("root = \"a\"", 1, "`::=`"),
         ("\nroot ::= !<[5]>", 2, "excluded"),
         ("root ::= <a", 1, "token"),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{GrammarError, Node, put_escaped};
 
-/// Brackets in brackets.
+/// Brackets in brackets, and repetitions of repetitions.
 const MAX_DEPTH: usize = 100;
 /// Rules of a grammar.
 const MAX_RULES: usize = 2_000;
@@ -197,7 +197,7 @@ impl Parser {
     }
 
     fn repeated(&mut self, mut item: Node) -> Result<Node, GrammarError> {
-        loop {
+        for _ in 0..=MAX_DEPTH {
             self.blanks(false);
             let (least, most) = match self.peek() {
                 Some('*') => (0, None),
@@ -214,6 +214,7 @@ impl Parser {
             self.at += 1;
             item = Node::Repeat(Box::new(item), least, most);
         }
+        self.fail("at most 100 repetitions of one element")
     }
 
     fn bounds(&mut self) -> Result<(u32, Option<u32>), GrammarError> {
