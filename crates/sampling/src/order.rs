@@ -45,6 +45,14 @@ pub fn prefix(all: &mut [u64], weight: impl Fn(u64) -> u64, target: u64) -> usiz
     all[lo..hi].iter().position(reaches).map_or(hi, |i| lo + i + 1)
 }
 
+/// The candidate that random bits draw, each as likely as its part of `total`, the sum of all weights, which is not 0.
+pub fn drawn(all: &mut [u64], weight: impl Fn(u64) -> u64, total: u64, bits: u64) -> u64 {
+    // The first whose running sum exceeds x, which lies below the total.
+    let x = ((u128::from(bits) * u128::from(total)) >> 64) as u64;
+    let n = prefix(all, weight, x + 1);
+    all[n - 1]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -103,9 +103,6 @@ impl RowParams {
             (p.min_p > 0.0, Self::MIN_P),
             (p.has_penalties(), Self::PENALTIES),
         ];
-        // A product above 2^32 - 1 saturates. For top-p the stage is then off. For min-p 1 it asks for
-        // the best weight less one, and no weight but the best reaches that.
-        let fixed = |p: f32| (f64::from(p) * 4294967296.0 + 0.5) as u32;
         Self {
             flags: flags.iter().filter(|(on, _)| *on).map(|(_, flag)| flag).sum(),
             top_k: p.top_k,
@@ -145,6 +142,12 @@ impl RowParams {
     pub fn has(&self, flags: u32) -> bool {
         self.flags & flags == flags
     }
+}
+
+/// `round(p * 2^32)`, saturating: 0 for a `p` at or below 0. From 1 on, the stage top-p is off, and min-p asks for the
+/// best weight less one, which no weight but the best reaches.
+pub(crate) fn fixed(p: f32) -> u32 {
+    (f64::from(p) * 4294967296.0 + 0.5) as u32
 }
 
 #[cfg(test)]

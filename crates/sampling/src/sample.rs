@@ -1,6 +1,6 @@
 //! One token from one row of logits.
 
-use crate::order::{id, logit, prefix};
+use crate::order::{drawn, id, logit, prefix};
 use crate::weights::SPAN;
 use crate::{Lists, MAX_WEIGHT, RowParams, purpose, random_u64, weight};
 
@@ -73,20 +73,28 @@ impl Scratch {
     fn apply_edits(&mut self, p: &RowParams, lists: &Lists, row: &[f32]) {
         self.forget_edits();
         if p.has(RowParams::PENALTIES) {
-            let [repeat, inverse, frequency, presence] =
-                [p.repeat, p.inv_repeat, p.frequency, p.presence].map(f32::from_bits);
+            let penalties = [p.repeat, p.inv_repeat, p.frequency, p.presence].map(f32::from_bits);
             for &[id, count] in range("penalties", lists.penalties, p.penalty_start, p.penalty_len) {
-                let Some(z) = self.edit(row, id) else { continue };
-                *z *= if *z <= 0.0 { repeat } else { inverse };
-                *z -= count as f32 * frequency + presence;
+                if let Some(z) = self.edit(row, id) {
+                    *z = penalised(*z, count, penalties);
+                }
             }
         }
-        for &[id, bias] in range("biases", lists.biases, p.bias_start, p.bias_len) {
+        self.add_biases(range("biases", lists.biases, p.bias_start, p.bias_len), row);
+    }
+
+    fn add_biases(&mut self, biases: &[[u32; 2]], row: &[f32]) {
+        for &[id, bias] in biases {
             if let Some(z) = self.edit(row, id) {
                 *z += f32::from_bits(bias);
             }
         }
     }
+}
+
+/// A logit after the penalties: factors at or below 0 and above, then what is taken each time and once.
+fn penalised(z: f32, count: u32, [repeat, inverse, frequency, presence]: [f32; 4]) -> f32 {
+    z * if z <= 0.0 { repeat } else { inverse } - (count as f32 * frequency + presence)
 }
 
 fn range<'a>(what: &str, list: &'a [[u32; 2]], start: u32, len: u32) -> &'a [[u32; 2]] {
@@ -184,8 +192,6 @@ fn draw(p: &RowParams, candidates: &mut [u64]) -> u32 {
     };
     let total: u64 = kept.iter().map(|c| tempered(*c)).sum();
     let bits = random_u64([p.seed_lo, p.seed_hi], p.token_index, p.choice, purpose::DRAW);
-    let x = ((u128::from(bits) * u128::from(total)) >> 64) as u64;
-    // The first whose running sum exceeds x; the best candidate has weight, so x lies below the total.
-    let drawn = prefix(kept, tempered, x + 1);
-    id(kept[drawn - 1])
+    // The best candidate has weight, so the total is not 0.
+    id(drawn(kept, tempered, total, bits))
 }

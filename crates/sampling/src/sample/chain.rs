@@ -5,7 +5,7 @@
 //! order of candidates does not matter.
 
 use super::list::List;
-use super::{SampleError, Scratch};
+use super::{SampleError, Scratch, penalised};
 use crate::dry::DryScratch;
 use crate::params::{Mirostat, MirostatVersion};
 use crate::{Params, Stage, purpose, random_u64};
@@ -111,11 +111,7 @@ impl Chain {
                 }
             }
         }
-        for &[id, bias] in &self.biases {
-            if let Some(z) = self.scratch.edit(logits, id) {
-                *z += f32::from_bits(bias);
-            }
-        }
+        self.scratch.add_biases(&self.biases, logits);
         self.scratch.keep_highest(logits, before.mask, n)?;
         self.list.begin(&self.scratch.candidates);
         Ok(())
@@ -201,8 +197,8 @@ fn decay(p: &Params) -> f64 {
 fn edited(p: &Params, stage: Stage, z: f32, what: u32) -> f32 {
     match stage {
         Stage::Penalties => {
-            let z = z * if z <= 0.0 { p.repeat_penalty } else { 1.0 / p.repeat_penalty };
-            z - (what as f32 * p.frequency_penalty + p.presence_penalty)
+            let repeat = p.repeat_penalty;
+            penalised(z, what, [repeat, 1.0 / repeat, p.frequency_penalty, p.presence_penalty])
         }
         _ => z - f32::from_bits(what),
     }

@@ -2,7 +2,8 @@
 
 use super::distance;
 use crate::math::{exp, ln, pow};
-use crate::order::{candidate, id, logit, prefix};
+use crate::order::{candidate, drawn, id, logit, prefix};
+use crate::row::fixed;
 use crate::{Params, weight};
 
 /// One in the fixed point of entropies.
@@ -62,7 +63,7 @@ impl List {
         self.all.retain(|c| w(*c) > 0);
     }
 
-    /// Changes logits by id; those that become minus infinity are dropped, unless all do.
+    /// Changes logits by id. One that becomes NaN is minus infinity, which has no weight beside others.
     pub fn edit(&mut self, f: impl Fn(u32, f32) -> f32) {
         let scale = self.scale;
         for c in &mut self.all {
@@ -95,8 +96,7 @@ impl List {
     /// Those with a share of the best one's weight; the best always.
     pub fn min_p(&mut self, p: f32) {
         let (w, best) = (self.weights(), *self.all.iter().max().expect("no stage drops all candidates"));
-        let fixed = (f64::from(p) * 4294967296.0 + 0.5) as u32;
-        let least = (w(best) * u64::from(fixed)) >> 32;
+        let least = share(w(best), p);
         self.all.retain(|c| *c == best || w(*c) >= least);
     }
 
@@ -216,10 +216,8 @@ impl List {
     /// Draws by the weights; the id and the probability that it had.
     pub fn draw(&mut self, bits: u64) -> (u32, f64) {
         let (w, total) = (self.weights(), self.total());
-        let x = ((u128::from(bits) * u128::from(total)) >> 64) as u64;
-        let n = prefix(&mut self.all, &w, x + 1);
         self.sorted = false;
-        let drawn = self.all[n - 1];
+        let drawn = drawn(&mut self.all, &w, total, bits);
         (id(drawn), w(drawn) as f64 / total as f64)
     }
 
@@ -234,15 +232,13 @@ impl List {
         let highest = self.all.iter().map(|c| near(*c)).fold(f32::NEG_INFINITY, f32::max);
         let by_nearness = |c: u64| u64::from(weight(distance(highest, near(c))));
         let sum: u64 = self.all.iter().map(|c| by_nearness(*c)).sum();
-        let x = ((u128::from(bits) * u128::from(sum)) >> 64) as u64;
-        let n = prefix(&mut self.all, by_nearness, x + 1);
-        let drawn = self.all[n - 1];
+        self.sorted = false;
+        let drawn = drawn(&mut self.all, by_nearness, sum, bits);
         (id(drawn), p(drawn))
     }
 }
 
 /// `floor(total * round(p * 2^32) / 2^32)`; 0 for a `p` at or below 0.
 fn share(total: u64, p: f32) -> u64 {
-    let fixed = (f64::from(p) * 4294967296.0 + 0.5) as u32;
-    ((u128::from(total) * u128::from(fixed)) >> 32) as u64
+    ((u128::from(total) * u128::from(fixed(p))) >> 32) as u64
 }
