@@ -3,7 +3,11 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use firth_sampling::{History, Lists, Params, RowParams, Scratch, sample};
+use std::sync::Arc;
+
+use firth_sampling::{
+    Before, Breakers, Chain, Dry, History, Lists, Mirostat, Params, RowParams, Scratch, Stage, sample,
+};
 
 struct Counting;
 
@@ -64,4 +68,45 @@ fn nothing_is_allocated_on_the_way_to_a_token() {
         }
     }
     assert_eq!(ALLOCATIONS.get() - before, 0);
+}
+
+#[test]
+fn a_chain_allocates_nothing_on_the_way_to_a_token() {
+    let (n, context) = (3000usize, 400);
+    let logits: Vec<f32> = (0..n as u32).map(|i| (i.wrapping_mul(2654435761) >> 20) as f32 / 200.0).collect();
+    let mask: Vec<u32> = (0..n.div_ceil(32) as u32).map(|i| i.wrapping_mul(0x9E37_79B9) | 1).collect();
+    let mut breakers = Breakers::default();
+    breakers.add(11, vec![12, 13]);
+    let all = Params {
+        presence_penalty: 0.5,
+        dry: Dry { multiplier: 0.8, last_n: u32::MAX, breakers: Arc::new(breakers), ..Dry::default() },
+        typical_p: 0.9,
+        top_n_sigma: 2.0,
+        xtc_probability: 0.5,
+        dynatemp_range: 0.3,
+        adaptive_target: 0.3,
+        ..Params::default()
+    };
+    // Forwards and backwards, so that edits stand at the start and in the middle.
+    let mut order: Vec<Stage> = all.order.iter().copied().chain([Stage::AdaptiveP]).collect();
+    let forwards = Params { order: order.clone(), ..all.clone() };
+    order.reverse();
+    let backwards = Params { order, ..all.clone() };
+    let mirostat = Params { mirostat: Some(Mirostat::default()), ..all };
+    for params in [forwards, backwards, mirostat] {
+        let mut chain = Chain::new(params, 0, n, context);
+        let mut history = History::new(64, 8);
+        let mut tokens = Vec::with_capacity(context);
+        let before = ALLOCATIONS.get();
+        for i in 0..context {
+            let mask = (i % 2 == 0).then_some(&mask[..]);
+            let before = Before { tokens: &tokens, counts: history.counts(), mask };
+            let id = chain.sample(&before, &logits).expect("finite logits");
+            // A text that repeats itself, with a new token now and then.
+            let id = if i % 9 == 0 { id } else { 10 + i as u32 % 7 };
+            tokens.push(id);
+            history.push(id);
+        }
+        assert_eq!(ALLOCATIONS.get() - before, 0);
+    }
 }
