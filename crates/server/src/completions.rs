@@ -91,8 +91,11 @@ struct CompletionForm {
     id: String,
     created: u64,
     usage: bool,
+    each_timings: bool,
+    progress: bool,
     logprobs: bool,
     echo: bool,
+    n_said: usize,
     /// Of each prompt.
     ids: Vec<Vec<u32>>,
     /// Answers to each prompt.
@@ -107,8 +110,11 @@ impl CompletionForm {
             id: shape::new_id("cmpl-"),
             created: shape::now(),
             usage: fields.includes_usage(),
+            each_timings: fields.timings_per_token.unwrap_or(false),
+            progress: fields.return_progress.unwrap_or(false),
             logprobs,
             echo,
+            n_said: 0,
             ids: Vec::new(),
             n: 1,
             ends: Vec::new(),
@@ -190,9 +196,14 @@ impl CompletionForm {
         v
     }
 
-    fn write(&self, i: usize, d: &Delta, out: &mut String) {
+    fn write(&mut self, i: usize, d: &Delta, out: &mut String) {
+        self.n_said += d.ids.len();
         let logprobs = if self.logprobs { self.thoughts(None, &d.logprobs) } else { Value::Null };
-        event(None, &Value::Object(self.chunk(i, &d.text(), logprobs, None)), out);
+        let mut chunk = self.chunk(i, &d.text(), logprobs, None);
+        if self.each_timings {
+            chunk.insert("timings".into(), json!({ "predicted_n": self.n_said }));
+        }
+        event(None, &Value::Object(chunk), out);
     }
 }
 
@@ -208,6 +219,11 @@ impl Form for CompletionForm {
     fn piece(&mut self, i: usize, piece: Piece, choice: &Choice, out: &mut String) {
         match piece {
             Piece::Progress(done) => {
+                if self.progress && i.is_multiple_of(self.n) {
+                    let mut chunk = self.chunk(i, "", Value::Null, None);
+                    chunk.insert("prompt_progress".into(), choice.progress(done));
+                    event(None, &Value::Object(chunk), out);
+                }
                 if self.echo && self.logprobs && done + 1 >= choice.n_prompt && i.is_multiple_of(self.n) {
                     let ids = &self.ids[i / self.n];
                     let logprobs = self.thoughts(Some((ids, &choice.prompt_logprobs)), &[]);

@@ -96,10 +96,18 @@ pub struct Fields {
     pub stream: Option<bool>,
     /// What a stream tells besides.
     pub stream_options: Option<StreamOptions>,
-    /// `timings` on every chunk.
+    /// `timings` on every chunk of a chat or of text that goes on.
     pub timings_per_token: Option<bool>,
-    /// Chunks that tell how far the prompt is.
+    /// Chunks that tell how far the prompt of a chat or of text that goes on is.
     pub return_progress: Option<bool>,
+    /// Ignored: an answer ends by its tokens, never by the clock.
+    pub t_max_predict_ms: Option<i64>,
+    /// Ignored: lines begin as the model likes.
+    pub n_indent: Option<i64>,
+    /// Ignored: nothing of a prompt is dropped, so nothing is to be kept.
+    pub n_keep: Option<i64>,
+    /// Ignored, as `n_keep`.
+    pub n_discard: Option<i64>,
     /// A grammar in GBNF.
     pub grammar: Option<String>,
     /// A JSON schema; `{}` for any object.

@@ -61,6 +61,27 @@ fn a_stream_is_the_whole_in_pieces() {
     }
 }
 
+/// What a stream tells besides comes in all shapes of llama-server and of OpenAI's completions.
+#[test]
+fn a_stream_tells_progress_and_timings() {
+    let s = common::server();
+    let body = json!({"prompt": "Once upon a time", "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 4, "temperature": 0, "ignore_eos": true, "stream": true,
+        "return_progress": true, "timings_per_token": true});
+    for path in ["/completion", "/v1/completions", "/v1/chat/completions"] {
+        let all: Vec<Value> =
+            s.stream(path, &body).iter().filter_map(|(_, d)| serde_json::from_str(d).ok()).collect();
+        let progress: Vec<&Value> =
+            all.iter().map(|v| &v["prompt_progress"]).filter(|p| p.is_object()).collect();
+        let last = progress.last().unwrap_or_else(|| panic!("{path}: no progress"));
+        let n = |key: &str| last[key].as_u64().expect("a count");
+        // The last token of a prompt is told with the answer.
+        assert!(n("total") > 1 && n("processed") + 1 >= n("total"), "{path}: {last}");
+        let n = all.iter().filter(|v| v["timings"]["predicted_n"].is_u64()).count();
+        assert!(n >= 2, "{path}: {n} chunks with timings");
+    }
+}
+
 #[test]
 fn many_clients_get_what_one_gets() {
     let s = common::server();
