@@ -18,29 +18,6 @@ pub struct Fixture {
     pub logits: Vec<f32>,
 }
 
-/// Fixtures of every architecture that keeps other things than keys and values of all its tokens.
-pub const STATES: &[&str] = &[
-    "bailingmoe3-moe",
-    "falcon-h1-dense",
-    "gemma3-dense",
-    "granitehybrid-dense",
-    "jamba-dense",
-    "kimi-k3-moe",
-    "kimi-linear-moe",
-    "lfm2-dense",
-    "lfm2moe-moe",
-    "mamba-dense",
-    "mamba2-dense",
-    "minimax-01-moe",
-    "nemotron_h-dense",
-    "nemotron_h_moe-dense",
-    "plamo2-dense",
-    "qwen35-dense",
-    "qwen35moe-moe",
-    "qwen3next-moe",
-    "qwen4exp-moe",
-];
-
 /// Shared test data: `FIRTH_SHARED`, else `shared` beside the repository. `None` where it is absent, which is a
 /// failure under `CI=true`.
 pub fn shared() -> Option<PathBuf> {
@@ -63,6 +40,22 @@ pub fn names(dir: &Path) -> Vec<String> {
         json.map(|p| p.file_stem().expect("a name").to_str().expect("plain text").to_string()).collect();
     names.sort();
     names
+}
+
+/// Every architecture that keeps other things than keys and values of all its tokens, windows or states in slots,
+/// and goes on from a text; nothing where the test data are absent.
+pub fn with_states() -> Vec<(String, Arc<Gguf>)> {
+    let Some(dir) = shared().map(|s| s.join("fixtures/arch")) else { return Vec::new() };
+    let keeps = |file: &Arc<Gguf>| {
+        let model = firth_models::load(file).ok()?;
+        let info = model.info();
+        Some(!info.both_ways && (info.slots || info.groups.iter().any(|g| g.window.is_some())))
+    };
+    let all = names(&dir).into_iter().map(|name| (read(&dir, &name).file, name));
+    let kept = all.filter(|(file, _)| keeps(file) == Some(true)).map(|(file, name)| (name, file));
+    let kept: Vec<_> = kept.collect();
+    assert!(kept.len() >= 38, "architectures with windows or states: {}", kept.len());
+    kept
 }
 
 /// Reads `NAME.json` and `NAME.f32` of a folder.

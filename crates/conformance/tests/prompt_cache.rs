@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use firth_conformance::answers::{Answer, answer, answers, fixed};
 use firth_conformance::cut_law::{ids, vocab};
-use firth_conformance::fixture::{self, STATES};
+use firth_conformance::fixture;
 use firth_conformance::models::{self, Random};
 use firth_cpu::Level;
 use firth_engine::{
@@ -44,9 +44,7 @@ const CACHE: u64 = 64 << 20;
 
 #[test]
 fn a_second_turn_finds_the_first_in_every_architecture() {
-    let Some(shared) = fixture::shared() else { return };
-    for name in STATES {
-        let file = fixture::read(&shared.join("fixtures/arch"), name).file;
+    for (name, file) in fixture::with_states() {
         let all = ids(260, vocab(&file));
         let mut s = scheduler(&file, SpecOptions::default(), 1, CACHE);
         let (first, reply) = (&all[..200], &all[200..230]);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use firth::Dtype;
 use firth_conformance::cut_law::{ids, vocab};
-use firth_conformance::fixture::{self, STATES};
+use firth_conformance::fixture;
 use firth_conformance::models::{self, Random};
 use firth_cpu::Level;
 use firth_engine::{Engine, EngineOptions, Feed, Seq, SpecMode, SpecOptions, StateFileError, Want};
@@ -130,13 +130,11 @@ fn a_restored_sequence_goes_on_with_the_same_bits() {
 #[test]
 fn a_sequence_is_saved_as_it_was_rolled_back() {
     let folder = Folder::new("rolled-back");
-    let Some(shared) = fixture::shared() else { return };
-    let read = |name: &&'static str| {
-        (*name, fixture::read(&shared.join("fixtures/arch"), name).file, SpecMode::Custom)
-    };
-    for (name, file, mode) in all_models().into_iter().chain(STATES.iter().map(read)) {
+    let tiny = all_models().into_iter().map(|(name, file, mode)| (name.to_owned(), file, mode));
+    let others = fixture::with_states().into_iter().map(|(name, file)| (name, file, SpecMode::Custom));
+    for (name, file, mode) in tiny.chain(others) {
         let ids = ids(180, vocab(&file));
-        let path = folder.file(name);
+        let path = folder.file(&name);
         let mut a = engine(&file, &options(mode));
         let seq = sequence(&mut a, &ids, 150);
         // One of the two guesses that were right is taken back; the other still stands in the log.
