@@ -14,7 +14,7 @@ use firth_sampling::Params;
 const BOUND: f64 = 1e-5;
 
 /// Models whose cuts are compared: dense, experts, a window, a recurrence.
-const CUT: &[&str] = &["llama-dense", "llama-moe", "gemma3-dense"];
+const CUT: &[&str] = &["llama-dense", "llama-moe", "qwen3-dense", "gemma3-dense", "qwen35-dense"];
 
 fn load(file: &Arc<Gguf>, device: &Arc<dyn Device>, options: &EngineOptions) -> Engine {
     let on = &mut |_| ControlFlow::Continue(());
