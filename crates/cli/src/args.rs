@@ -215,6 +215,23 @@ pub struct Speculation {
     pub draft: Option<String>,
 }
 
+/// What all commands share that let a model answer.
+#[derive(Args, Clone)]
+pub struct Talk {
+    /// Another chat template
+    #[arg(long, env = "FIRTH_CHAT_TEMPLATE")]
+    pub chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub speculation: Speculation,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub sampling: Sampling,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub common: Common,
+}
+
 /// `firth run`.
 #[derive(Args)]
 pub struct Run {
@@ -230,27 +247,18 @@ pub struct Run {
     /// The prompt as it is, without a chat template
     #[arg(long, env = "FIRTH_RAW")]
     pub raw: bool,
-    /// Another chat template
-    #[arg(long, env = "FIRTH_CHAT_TEMPLATE")]
-    pub chat_template: Option<PathBuf>,
     /// An answer that is JSON of this schema
     #[arg(long, env = "FIRTH_JSON_SCHEMA", value_name = "FILE", conflicts_with = "grammar")]
     pub json_schema: Option<PathBuf>,
     /// An answer of this grammar: GBNF, or Lark in a file that ends in .lark
     #[arg(long, env = "FIRTH_GRAMMAR", value_name = "FILE")]
     pub grammar: Option<PathBuf>,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub speculation: Speculation,
     /// One JSON object at the end in place of the text
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub sampling: Sampling,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub common: Common,
+    pub talk: Talk,
 }
 
 /// `firth chat`.
@@ -264,18 +272,9 @@ pub struct Chat {
     /// Tokens of an answer at most
     #[arg(short = 'n', long = "n", env = "FIRTH_N")]
     pub n: Option<usize>,
-    /// Another chat template
-    #[arg(long, env = "FIRTH_CHAT_TEMPLATE")]
-    pub chat_template: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub speculation: Speculation,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub sampling: Sampling,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub common: Common,
+    pub talk: Talk,
 }
 
 /// `firth serve`.
@@ -322,18 +321,9 @@ pub struct Serve {
     /// Seconds of silence after which a stream shows that it lives; 0 for never
     #[arg(long, env = "FIRTH_PING", default_value_t = 30)]
     pub ping: u64,
-    /// Another chat template
-    #[arg(long, env = "FIRTH_CHAT_TEMPLATE")]
-    pub chat_template: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub speculation: Speculation,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub sampling: Sampling,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub common: Common,
+    pub talk: Talk,
 }
 
 /// `firth replay`.

@@ -21,20 +21,16 @@ Ctrl-C ends an answer, Ctrl-D the program.";
 
 /// Runs the command.
 pub fn chat(a: Chat) -> Result<()> {
-    let file = super::open(a.model.as_deref(), &a.common.override_kv)?;
-    if a.chat_template.is_none() && !file.metadata().contains("tokenizer.chat_template") {
+    let file = super::open(a.model.as_deref(), &a.talk.common.override_kv)?;
+    if a.talk.chat_template.is_none() && !file.metadata().contains("tokenizer.chat_template") {
         bail!("the model file has no chat template; give one with --chat-template FILE");
     }
-    let mut model = super::load_to_speculate(file, &a.common, &a.speculation)?;
-    if let Some(path) = &a.chat_template {
-        let source = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        model.set_template(&source)?;
-    }
+    let model = super::load_to_talk(file, &a.talk, 1)?;
     let options = GenerateOptions {
-        params: Some(super::sampling::params(&model, &a.sampling)?),
+        params: Some(super::sampling::params(&model, &a.talk.sampling)?),
         max_tokens: a.n,
-        stop: a.sampling.stop.clone(),
-        ignore_eos: a.sampling.ignore_eos,
+        stop: a.talk.sampling.stop.clone(),
+        ignore_eos: a.talk.sampling.ignore_eos,
         ..GenerateOptions::default()
     };
     let conversation = Conversation::new(a.system.clone(), ChatOptions::default());

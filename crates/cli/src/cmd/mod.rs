@@ -17,13 +17,13 @@ mod sampling;
 mod serve;
 mod tokenize;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use firth::{EngineOptions, Gguf, Model, SpecMode, SpecOptions};
 
-use crate::args::{Cli, Command, Common, Spec, Speculation};
+use crate::args::{Cli, Command, Common, Spec, Speculation, Talk};
 use crate::devices::engine_options;
 use crate::progress::{self, Progress};
 
@@ -76,18 +76,20 @@ fn load(file: Arc<Gguf>, c: &Common, options: &EngineOptions) -> Result<Model> {
     Ok(model)
 }
 
-/// Loads a model that drafts as it was asked to, with its draft model if there is one.
-fn load_to_speculate(file: Arc<Gguf>, c: &Common, s: &Speculation) -> Result<Model> {
-    load_for(file, c, s, 1)
-}
-
-/// As [`load_to_speculate`], for several sequences at once.
-fn load_for(file: Arc<Gguf>, c: &Common, s: &Speculation, parallel: usize) -> Result<Model> {
-    let options = EngineOptions { spec: spec_options(s)?, parallel, ..engine_options(c) };
-    let mut model = load(file, c, &options)?;
-    if let Some(draft) = &s.draft {
+/// Loads a model that answers `parallel` requests at once, with its draft model and its template if others are named.
+fn load_to_talk(file: Arc<Gguf>, a: &Talk, parallel: usize) -> Result<Model> {
+    let read =
+        |path: &PathBuf| std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
+    let template = a.chat_template.as_ref().map(read).transpose()?;
+    let options =
+        EngineOptions { spec: spec_options(&a.speculation)?, parallel, ..engine_options(&a.common) };
+    let mut model = load(file, &a.common, &options)?;
+    if let Some(draft) = &a.speculation.draft {
         let file = open(Some(draft), &[])?;
-        model.set_draft(file, crate::devices::open(c)?, &options).context("draft model")?;
+        model.set_draft(file, crate::devices::open(&a.common)?, &options).context("draft model")?;
+    }
+    if let Some(source) = template {
+        model.set_template(&source)?;
     }
     Ok(model)
 }

@@ -13,19 +13,15 @@ use crate::progress::{go_on, listen};
 /// Runs the command.
 pub fn run(a: Run) -> Result<()> {
     let (model, prompt) = words(&a)?;
-    let file = super::open(model.as_deref(), &a.common.override_kv)?;
-    let mut model = super::load_to_speculate(file, &a.common, &a.speculation)?;
-    if let Some(path) = &a.chat_template {
-        let source = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        model.set_template(&source)?;
-    }
+    let file = super::open(model.as_deref(), &a.talk.common.override_kv)?;
+    let mut model = super::load_to_talk(file, &a.talk, 1)?;
     let prompt = prompt_of(&model, &a, &prompt)?;
     let prompt_ids = prompt.ids.clone();
     let options = GenerateOptions {
-        params: Some(super::sampling::params(&model, &a.sampling)?),
+        params: Some(super::sampling::params(&model, &a.talk.sampling)?),
         max_tokens: a.n,
-        stop: a.sampling.stop.clone(),
-        ignore_eos: a.sampling.ignore_eos,
+        stop: a.talk.sampling.stop.clone(),
+        ignore_eos: a.talk.sampling.ignore_eos,
         grammar: grammar(&a)?,
         format: if a.raw { OutputFormat::PLAIN } else { model.output_format() },
     };

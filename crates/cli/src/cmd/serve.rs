@@ -15,16 +15,9 @@ pub fn serve(mut a: Serve) -> Result<()> {
     if a.parallel == 0 {
         bail!("--parallel is 0, expected 1 or more");
     }
-    if a.common.log == "warn" {
+    if a.talk.common.log == "warn" {
         // A line for each request, unless less was asked for.
-        a.common.log = "warn,firth_server=info".into();
-    }
-    let api_keys = keys(&a)?;
-    let file = super::open(a.model.as_deref(), &a.common.override_kv)?;
-    let mut model = super::load_for(file, &a.common, &a.speculation, a.parallel)?;
-    if let Some(path) = &a.chat_template {
-        let source = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        model.set_template(&source)?;
+        a.talk.common.log = "warn,firth_server=info".into();
     }
     for (flag, folder) in
         [("--slot-save-path", &a.slot_save_path), ("--cache-dir", &a.cache_dir), ("--record", &a.record)]
@@ -35,15 +28,18 @@ pub fn serve(mut a: Serve) -> Result<()> {
             bail!("{flag} {} is no folder", folder.display());
         }
     }
+    let api_keys = keys(&a)?;
+    let file = super::open(a.model.as_deref(), &a.talk.common.override_kv)?;
+    let mut model = super::load_to_talk(file, &a.talk, a.parallel)?;
     let options = ServerOptions {
         name: a.alias.clone().unwrap_or_else(|| name_of(a.model.as_deref())),
         path: a.model.clone().unwrap_or_default(),
         api_keys,
         cors: a.cors,
-        defaults: Some(super::sampling::params(&model, &a.sampling)?),
-        seed: a.sampling.seed,
-        stop: a.sampling.stop.clone(),
-        ignore_eos: a.sampling.ignore_eos,
+        defaults: Some(super::sampling::params(&model, &a.talk.sampling)?),
+        seed: a.talk.sampling.seed,
+        stop: a.talk.sampling.stop.clone(),
+        ignore_eos: a.talk.sampling.ignore_eos,
         slot_path: a.slot_save_path.clone(),
         record: a.record.clone(),
         ping: (a.ping > 0).then(|| Duration::from_secs(a.ping)),
