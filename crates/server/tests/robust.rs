@@ -168,6 +168,50 @@ fn a_full_queue_says_when_to_come_again() {
     assert!(s.get("/metrics").text().contains("firth:requests_processing"));
 }
 
+/// `/health` is of the engine's loop, not of the socket.
+#[test]
+fn an_engine_that_does_not_answer_is_not_healthy() {
+    let service = ServiceOptions { queue: 1, patience: Duration::from_millis(500), ..Default::default() };
+    let s = common::start(common::engine(), common::options(), service);
+    assert_eq!(s.get("/health").status, 200);
+    let (let_go, held) = std::sync::mpsc::channel::<()>();
+    let app = s.app.clone();
+    let stuck = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        // Held until it is let go; then the loop is ended by a panic.
+        let call = app.service.call(move |_| -> () {
+            let _ = held.recv();
+            panic!("a test ends the engine");
+        });
+        runtime.block_on(call).is_err()
+    });
+    let unhealthy = |why: &str| {
+        let start = Instant::now();
+        loop {
+            let r = s.get("/health");
+            if r.status == 503 && r.text().contains(why) {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "{}", r.text());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    unhealthy("last step");
+    let _waiting: Vec<_> = (0..5).map(|_| s.open(&long(true))).collect();
+    let start = Instant::now();
+    while s.app.service.taken() < 5 {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(s.post("/completion", &json!({"prompt": "a"})).status, 429);
+    drop(let_go);
+    assert!(stuck.join().expect("an end"), "the call is told");
+    unhealthy("panicked");
+    let r = s.post("/completion", &json!({"prompt": "a"}));
+    assert_eq!(r.status, 503, "nobody is to come again: {}", r.text());
+    assert!(r.text().contains("engine"), "{}", r.text());
+}
+
 /// Told to end, a server finishes what is under way, or cuts it off after its grace.
 #[test]
 fn it_ends_when_told() {
