@@ -234,7 +234,7 @@ impl Writer<'_> {
             }
             Family::Glm => {
                 let tags = |key: &str, _: bool| {
-                    [format!("⟦<arg_key>⟧{key}⟦</arg_key>⟧\n⟦<arg_value>⟧"), "</arg_value>".into()]
+                    [format!("⟦<arg_key>⟧{key}⟦</arg_key>⟧\n⟦<arg_value>⟧"), "⟦</arg_value>⟧".into()]
                 };
                 self.tagged(&format!("⟦<tool_call>⟧{name}\n"), schema, tags, "⟦</tool_call>⟧")
             }
@@ -397,4 +397,37 @@ fn properties(schema: &Value) -> Vec<(&str, &Value, bool)> {
         list.is_some_and(|list| list.iter().any(|r| r == key))
     };
     all.iter().map(|(key, value)| (key.as_str(), value, required(key))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use firth_gguf::{Array, Metadata, Strings, Value as Field};
+
+    use super::*;
+
+    /// Marks that are control tokens are named by their ids, before and behind every kind of argument.
+    #[test]
+    fn marks_are_control_tokens_where_they_are_such() {
+        let marks =
+            ["a", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"];
+        let mut m = Metadata::new();
+        m.insert("tokenizer.ggml.model", Field::Str("gpt2".into()));
+        m.insert("tokenizer.ggml.pre", Field::Str("gpt-2".into()));
+        let mut tokens = Strings::new();
+        marks.iter().for_each(|t| tokens.push(t));
+        m.insert("tokenizer.ggml.tokens", Field::Array(Array::Str(tokens)));
+        m.insert("tokenizer.ggml.merges", Field::Array(Array::Str(Strings::new())));
+        m.insert("tokenizer.ggml.token_type", Field::Array(Array::I32(vec![1, 3, 3, 3, 3, 3, 3])));
+        let vocab = Vocab::from_metadata(&m).unwrap();
+        let parameters = json!({"type": "object", "required": ["s", "e", "n"], "properties": {
+            "s": {"type": "string"}, "e": {"enum": ["x"]}, "n": {"type": "integer"},
+        }});
+        let tool = Tool { name: "f".into(), parameters };
+        let format = OutputFormat::detect("<arg_key> <tool_call>");
+        let grammar = tool_grammar(format, &vocab, "", &[tool], &ToolChoice::Required, false).unwrap();
+        let Grammar::Lark(text) = grammar else { panic!("{grammar:?}") };
+        assert_eq!(text.matches("<[5]>").count(), 3, "{text}");
+        assert_eq!(text.matches("<[6]>").count(), 3, "{text}");
+        assert!(!text.contains("arg_value"), "{text}");
+    }
 }

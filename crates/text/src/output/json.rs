@@ -64,7 +64,7 @@ impl JsonScan {
         JsonScan { state: State::Value, open: Vec::new() }
     }
 
-    /// Takes the next character. A control character in a string is let pass: [`put_char`] spells it rightly.
+    /// Takes the next character. A control character in a string is let pass: [`put_control`] spells it rightly.
     pub fn step(&mut self, c: char) -> Scan {
         let blank = matches!(c, ' ' | '\t' | '\n' | '\r');
         match self.state {
