@@ -1,7 +1,7 @@
 //! Keys and values written to shuffled pages and read back by attention.
 
 use firth_graph::op::{Attend, AttendChosen, AttendPools, KvWrite, Sight, TopKSelect};
-use firth_graph::{Extents, Graph, KvSpec, PAGE, PageGroup, Part, StateSpec, Sym};
+use firth_graph::{Extents, Graph, KvSpec, Node, PAGE, PageGroup, Part, StateSpec, Sym};
 use firth_quant::Dtype;
 
 use super::tables::{self, MAX_PAGES, SEQS, extents};
@@ -141,15 +141,33 @@ fn ragged() -> Vec<Vec<(usize, usize)>> {
     ]
 }
 
-/// An indexer's choice of pools, and attention over them: `heads` of the indexer, with weights or without.
-fn chosen(dtype: Dtype, ratio: usize, n: usize, tail: bool, in_key: bool) -> Case {
-    let steps = vec![
+/// Prompts, decoding and both in one step; lengths around pools of `ratio`.
+fn around_pools(ratio: usize) -> Vec<Vec<(usize, usize)>> {
+    vec![
         vec![(0, 60), (2, 1)],
         vec![(1, 3), (0, 1), (2, ratio)],
         vec![],
         vec![(2, 1), (1, 1), (0, 2)],
         vec![(0, 68), (1, 5)],
-    ];
+    ]
+}
+
+/// What an indexer chooses of its keys: `n` pools of `ratio`, its heads with weights or without.
+fn choice(g: &mut Graph, ratio: usize, n: usize, weights: bool, tables: [Node; 2]) -> Node {
+    let row = |n: usize, heads: usize| shape(&[n.into(), heads.into(), Sym::T.into()]);
+    let keys = Layer { key_dim: 33, value_dim: 0, kv_heads: 1, in_key: true, ..Layer::plain("keys") };
+    let index = g.state("index", keys.state(), Part::Mixer(0));
+    let pooled = floats(g, "pooled", row(33, 1));
+    let index = g.push(KvWrite, &[index, pooled, tables[0], tables[1]]);
+    let mut inputs = vec![index, floats(g, "iq", row(33, 3))];
+    inputs.extend(weights.then(|| floats(g, "weights", shape(&[3.into(), Sym::T.into()]))));
+    inputs.extend(tables);
+    g.push(TopKSelect { ratio, n }, &inputs)
+}
+
+/// An indexer's choice of pools, and attention over them: `heads` of the indexer, with weights or without.
+fn chosen(dtype: Dtype, ratio: usize, n: usize, tail: bool, in_key: bool) -> Case {
+    let steps = around_pools(ratio);
     let bounds = Extents { t: 80, s: SEQS, o: 0, p: 0 };
     let name =
         format!("chosen: {n} pools of {ratio}, {} pages, tail {tail}, values in keys {in_key}", dtype.name());
@@ -162,14 +180,7 @@ fn chosen(dtype: Dtype, ratio: usize, n: usize, tail: bool, in_key: bool) -> Cas
         let (k, v) = (floats(g, "k", row(96, 2)), (!in_key).then(|| floats(g, "v", row(64, 2))));
         let rows: Vec<_> = [kv, k].into_iter().chain(v).chain([seqs, pages]).collect();
         let kv = g.push(KvWrite, &rows);
-        let keys = Layer { key_dim: 33, value_dim: 0, kv_heads: 1, in_key: true, ..Layer::plain("keys") };
-        let index = g.state("index", keys.state(), Part::Mixer(0));
-        let pooled = floats(g, "pooled", row(33, 1));
-        let index = g.push(KvWrite, &[index, pooled, seqs, pages]);
-        let mut inputs = vec![index, floats(g, "iq", row(33, 3))];
-        inputs.extend((ratio != 4).then(|| floats(g, "weights", shape(&[3.into(), Sym::T.into()]))));
-        inputs.extend([seqs, pages]);
-        let chosen = g.push(TopKSelect { ratio, n }, &inputs);
+        let chosen = choice(g, ratio, n, ratio != 4, [seqs, pages]);
         let q = floats(g, "q", row(96, 4));
         let op = AttendChosen { scale: 0.1, ratio, tail };
         let mut inputs = vec![kv, q, chosen, seqs, pages];
@@ -185,13 +196,7 @@ fn chosen(dtype: Dtype, ratio: usize, n: usize, tail: bool, in_key: bool) -> Cas
 
 /// A window of tokens and pools of `ratio` together: all pools, or `n` that an indexer chooses.
 fn pools(dtype: Dtype, ratio: usize, n: Option<usize>, window: usize) -> Case {
-    let steps = vec![
-        vec![(0, 60), (2, 1)],
-        vec![(1, 3), (0, 1), (2, ratio)],
-        vec![],
-        vec![(2, 1), (1, 1), (0, 2)],
-        vec![(0, 68), (1, 5)],
-    ];
+    let steps = around_pools(ratio);
     let t = 80.max(ratio + 8);
     let bounds = Extents { t, s: SEQS, o: 0, p: 0 };
     let name = format!("attend_pools: {n:?} pools of {ratio}, window {window}, {} pages", dtype.name());
@@ -206,12 +211,7 @@ fn pools(dtype: Dtype, ratio: usize, n: Option<usize>, window: usize) -> Case {
         let q = floats(g, "q", row(96, 18));
         let mut inputs = vec![kv, q];
         if let Some(n) = n {
-            let keys = Layer { key_dim: 33, value_dim: 0, kv_heads: 1, in_key: true, ..Layer::plain("keys") };
-            let index = g.state("index", keys.state(), Part::Mixer(0));
-            let pooled = floats(g, "pooled", row(33, 1));
-            let index = g.push(KvWrite, &[index, pooled, seqs, pages]);
-            let iq = floats(g, "iq", row(33, 3));
-            inputs.push(g.push(TopKSelect { ratio, n }, &[index, iq, seqs, pages]));
+            inputs.push(choice(g, ratio, n, false, [seqs, pages]));
         }
         inputs.extend([seqs, pages]);
         inputs.extend((window > 1).then(|| floats(g, "sinks", shape(&[18.into()]))));
