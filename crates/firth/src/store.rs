@@ -144,6 +144,10 @@ impl Stores {
     }
 }
 
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
 fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -154,6 +158,10 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
         fs::read_dir(folder).into_iter().flatten().filter_map(|e| e.ok().map(|e| e.path())).collect();
     paths.sort();
     paths
+}
+
+fn folders(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    entries(folder).into_iter().filter(|p| p.is_dir())
 }
 
 /// GGUF files below a folder that hold a model: of split ones the first, no projectors of images.
@@ -224,7 +232,7 @@ pub(crate) fn quant(stem: &str) -> &str {
 
 fn hugging_face(hub: &Path, all: &mut Vec<LocalModel>) {
     for folder in entries(hub) {
-        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = name(&folder);
         let Some((user, repo)) = name.strip_prefix("models--").and_then(|n| n.split_once("--")) else {
             continue;
         };
@@ -239,10 +247,9 @@ fn hugging_face(hub: &Path, all: &mut Vec<LocalModel>) {
 
 /// (USER, REPO, folder) two folders down.
 fn user_repos(folder: &Path) -> Vec<(String, String, PathBuf)> {
-    let name = |p: &Path| p.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut out = Vec::new();
-    for user in entries(folder).into_iter().filter(|p| p.is_dir()) {
-        out.extend(entries(&user).into_iter().filter(|p| p.is_dir()).map(|p| (name(&user), name(&p), p)));
+    for user in folders(folder) {
+        out.extend(folders(&user).map(|p| (name(&user), name(&p), p)));
     }
     out
 }
@@ -262,9 +269,7 @@ struct Layer {
 
 /// Manifests lie at HOST/NAMESPACE/NAME/TAG, the files at their digests.
 fn ollama(models: &Path, all: &mut Vec<LocalModel>) {
-    let name = |p: &Path| p.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let dirs = |p: &Path| entries(p).into_iter().filter(|p| p.is_dir()).collect::<Vec<_>>();
-    for host in dirs(&models.join("manifests")) {
+    for host in folders(&models.join("manifests")) {
         for (namespace, model_name, folder) in user_repos(&host) {
             for manifest in entries(&folder).into_iter().filter(|p| p.is_file()) {
                 let tag = name(&manifest);
