@@ -16,17 +16,29 @@ impl Logprobs {
     pub fn new(logits: &[f32], id: u32, n: usize) -> Logprobs {
         let (max, ln_sum) = ln_sum(logits);
         let ln = |z: f32| ((f64::from(z) - max - ln_sum) as f32).max(f32::MIN);
-        let best = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
-        let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
-        let n = n.min(ids.len());
-        if n > 0 && n < ids.len() {
-            ids.select_nth_unstable_by(n - 1, best);
-        }
-        ids.truncate(n);
-        ids.sort_unstable_by(best);
-        let top = ids.into_iter().map(|id| (id, ln(logits[id as usize]))).collect();
+        let top = likeliest(logits, n).into_iter().map(|(id, z)| (id, ln(z))).collect();
         Logprobs { id, logprob: ln(logits[id as usize]), top }
     }
+}
+
+/// The `n` highest logits with their ids, best first. It allocates what it returns, twice as large, and nothing for 0.
+fn likeliest(logits: &[f32], n: usize) -> Vec<(u32, f32)> {
+    if n == 0 {
+        return Vec::new();
+    }
+    let best = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    let most = n.saturating_mul(2).min(logits.len());
+    let mut top = Vec::with_capacity(most);
+    for candidate in (0..).zip(logits.iter().copied()) {
+        if top.len() == most {
+            top.select_nth_unstable_by(n - 1, best);
+            top.truncate(n);
+        }
+        top.push(candidate);
+    }
+    top.sort_unstable_by(best);
+    top.truncate(n);
+    top
 }
 
 /// The highest logit, and the logarithm of the sum of `exp(z - highest)`, in f64.
@@ -52,5 +64,15 @@ mod tests {
         assert_eq!(two.top, all.top[..2]);
         assert_eq!(two.logprob, all.top[2].1);
         assert!(Logprobs::new(&logits, 0, 0).top.is_empty());
+    }
+
+    #[test]
+    fn the_likeliest_are_the_first_of_all_sorted() {
+        let logits: Vec<f32> = (0..1000u32).map(|i| (i * 7919 % 257) as f32).collect();
+        let all = likeliest(&logits, logits.len());
+        assert!(all.windows(2).all(|w| w[0].1 > w[1].1 || w[0].1 == w[1].1 && w[0].0 < w[1].0));
+        for n in [1, 2, 3, 20, 499, 500, 501, 999, 1000, 5000] {
+            assert_eq!(likeliest(&logits, n), all[..n.min(1000)], "{n}");
+        }
     }
 }
