@@ -43,10 +43,8 @@ impl Memory {
     /// serves shorter prefixes too, as far as its windows, its log and its rings reach back. A caller that
     /// needs the logits of the last token asks for less than all of its ids.
     pub fn find(&self, domain: u64, ids: &[u32]) -> Option<(SnapshotId, usize)> {
-        let tree = &self.tree;
-        let place = tree.place(domain, ids).unwrap_or_else(|p| p);
-        let shared = [place.checked_sub(1), Some(place)].map(|p| tree.shared(p, domain, ids));
-        self.nearest([place, place], shared).map(|(place, n)| (tree.id(place), n))
+        let (place, shared) = self.beside(domain, ids);
+        self.nearest([place, place], shared).map(|(place, n)| (self.tree.id(place), n))
     }
 
     /// The snapshots that no other stands for, as domain and tokens: those that no longer one begins with, and all
@@ -61,9 +59,14 @@ impl Memory {
     /// How many of the first of `ids` some snapshot of the domain has, too, whether or not it can be gone on from
     /// there: where a prompt departs from all that is remembered.
     pub fn known(&self, domain: u64, ids: &[u32]) -> usize {
+        let (_, [left, right]) = self.beside(domain, ids);
+        left.max(right)
+    }
+
+    /// The place of `ids` in the order, and how many of them the snapshots before it and at it share.
+    fn beside(&self, domain: u64, ids: &[u32]) -> (usize, [usize; 2]) {
         let place = self.tree.place(domain, ids).unwrap_or_else(|p| p);
-        let shared = [place.checked_sub(1), Some(place)].map(|p| self.tree.shared(p, domain, ids));
-        shared[0].max(shared[1])
+        (place, [place.checked_sub(1), Some(place)].map(|p| self.tree.shared(p, domain, ids)))
     }
 
     /// Away from a place in the order, the snapshot that serves the longest prefix of what belongs there:
