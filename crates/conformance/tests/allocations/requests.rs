@@ -95,21 +95,35 @@ impl Requests {
         }
     }
 
-    /// Submits what is missing and runs a tick, `n` times; the number of the first tick that allocated.
+    /// Submits what is missing and runs a tick, `n` times and on until everything was seen: the pace of prompts and
+    /// drafts follows measured times, so how soon that is differs. The number of the first tick that allocated.
     pub fn run(&mut self, n: usize) -> Option<usize> {
-        (0..n).find(|_| {
+        for i in 0..10 * n {
+            if i >= n && self.seen() {
+                break;
+            }
             self.submit();
-            counted(|| self.tick()).1 > 0
-        })
+            if counted(|| self.tick()).1 > 0 {
+                return Some(i);
+            }
+        }
+        None
     }
 
     /// Fails unless jobs waited, were parked, found a prefix, spoke and ended.
     pub fn check_seen(&mut self) {
-        let stats = self.scheduler.engine().memory().stats();
-        let seen = [self.scheduler.parked() as usize, stats.attached as usize, stats.evictions as usize];
-        let all = [seen[0], seen[1], seen[2], self.tokens, self.ends];
-        assert!(all.iter().all(|n| *n > 10), "parked, attached, evicted, spoken, ended: {all:?}");
+        assert!(self.seen(), "parked, attached, evicted, spoken, ended: {:?}", self.counts());
         assert_eq!(self.drafted > 10, self.drafts, "{} tokens drafted", self.drafted);
+    }
+
+    fn seen(&mut self) -> bool {
+        self.counts().iter().all(|n| *n > 10) && (self.drafted > 10 || !self.drafts)
+    }
+
+    fn counts(&mut self) -> [usize; 5] {
+        let stats = self.scheduler.engine().memory().stats();
+        let parked = self.scheduler.parked() as usize;
+        [parked, stats.attached as usize, stats.evictions as usize, self.tokens, self.ends]
     }
 
     fn submit(&mut self) {
@@ -132,6 +146,9 @@ impl Requests {
             request.domain = self.r.below(2) as u64;
             request.cache = self.r.below(4) > 0;
             request.end_ids = vec![self.r.below(64) as u32];
+            // A list of likely tokens would be an allocation of its own, for whoever is told.
+            request.logprobs = seed.is_multiple_of(5).then_some(0);
+            request.prompt_logprobs = !request.cache && seed.is_multiple_of(2);
             if self.r.below(3) == 0 {
                 request.constraint = Some(Box::new(Even(0)));
             }
