@@ -183,12 +183,12 @@ impl Work {
     }
 
     fn cancel(&mut self, task: u64) {
-        for live in self.live.values_mut() {
-            if let Some(i) = live.followers.iter().position(|f| f.task == task) {
-                live.followers.remove(i);
-                self.board.taken.fetch_sub(1, Relaxed);
-                return;
-            }
+        let follower = self.live.values_mut().find_map(|l| {
+            let i = l.followers.iter().position(|f| f.task == task)?;
+            Some(l.followers.remove(i))
+        });
+        if follower.is_some() {
+            return self.forget(1);
         }
         let Some(job) = self.live.iter().find(|(_, l)| l.task == task).map(|(job, _)| *job) else { return };
         let finished = self.model.scheduler().cancel(job);
