@@ -1,7 +1,7 @@
 //! The list of types.
 
 use crate::encode as enc;
-use crate::{fp4, iq, k, simple, ternary};
+use crate::{fp4, integers, iq, k, simple, ternary};
 
 /// Decodes one block of bytes, or any number of plain values.
 pub(crate) type Decode = fn(&[u8], &mut [f32]);
@@ -73,17 +73,17 @@ dtypes! {
     Q4_K = 12, 256, 144, k::q4_k, Some(enc::k::q4_k);
     Q5_K = 13, 256, 176, k::q5_k, Some(enc::k::q5_k);
     Q6_K = 14, 256, 210, k::q6_k, Some(enc::k::q6_k);
-    IQ1_S = 19, 256, 50, iq::iq1_s, None;
-    IQ1_M = 29, 256, 56, iq::iq1_m, None;
-    IQ2_XXS = 16, 256, 66, iq::iq2_xxs, Some(enc::lattice::iq2_xxs);
-    IQ2_XS = 17, 256, 74, iq::iq2_xs, Some(enc::lattice::iq2_xs);
-    IQ2_S = 22, 256, 82, iq::iq2_s, Some(enc::lattice::iq2_s);
-    IQ3_XXS = 18, 256, 98, iq::iq3_xxs, Some(enc::lattice::iq3_xxs);
-    IQ3_S = 21, 256, 110, iq::iq3_s, Some(enc::lattice::iq3_s);
+    IQ1_S = 19, 256, 50, |b, out| integers::decode(iq::iq1_s, b, out), None;
+    IQ1_M = 29, 256, 56, |b, out| integers::decode(iq::iq1_m, b, out), None;
+    IQ2_XXS = 16, 256, 66, |b, out| integers::decode(iq::iq2_xxs, b, out), Some(enc::lattice::iq2_xxs);
+    IQ2_XS = 17, 256, 74, |b, out| integers::decode(iq::iq2_xs, b, out), Some(enc::lattice::iq2_xs);
+    IQ2_S = 22, 256, 82, |b, out| integers::decode(iq::iq2_s, b, out), Some(enc::lattice::iq2_s);
+    IQ3_XXS = 18, 256, 98, |b, out| integers::decode(iq::iq3_xxs, b, out), Some(enc::lattice::iq3_xxs);
+    IQ3_S = 21, 256, 110, |b, out| integers::decode(iq::iq3_s, b, out), Some(enc::lattice::iq3_s);
     IQ4_NL = 20, 32, 18, iq::iq4_nl, Some(enc::iq4::iq4_nl);
     IQ4_XS = 23, 256, 136, iq::iq4_xs, Some(enc::iq4::iq4_xs);
-    TQ1_0 = 34, 256, 54, ternary::tq1_0, Some(enc::ternary::tq1_0);
-    TQ2_0 = 35, 256, 66, ternary::tq2_0, Some(enc::ternary::tq2_0);
+    TQ1_0 = 34, 256, 54, |b, out| integers::decode(ternary::tq1_0, b, out), Some(enc::ternary::tq1_0);
+    TQ2_0 = 35, 256, 66, |b, out| integers::decode(ternary::tq2_0, b, out), Some(enc::ternary::tq2_0);
     MXFP4 = 39, 32, 17, fp4::mxfp4, Some(enc::fp4::mxfp4);
     NVFP4 = 40, 64, 36, fp4::nvfp4, None;
     Q1_0 = 41, 128, 18, ternary::q1_0, Some(enc::ternary::q1_0);

@@ -7,6 +7,7 @@ mod encode;
 mod finite;
 mod fp4;
 mod grids;
+mod integers;
 mod iq;
 mod k;
 mod simple;
@@ -14,6 +15,7 @@ mod ternary;
 
 pub use dtype::{Dtype, DtypeError};
 pub use finite::first_not_finite;
+pub use integers::{Integers, IntegersOf, integers};
 pub use simple::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 /// Why values cannot be encoded.

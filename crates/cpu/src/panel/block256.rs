@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 use firth_simd::{Kernel, Level, Simd};
 
 use super::block32::{NL_PLUS_128, Offset, dot, nibbles, start};
+use super::layout::PANEL;
 use super::tiles::{TileFn, ahead, eight, opaque};
 
 /// How minima are held.
@@ -49,6 +50,12 @@ pub(crate) trait Super: 'static {
     #[inline(always)]
     fn sixteenth(chunk: usize, part: usize) -> usize {
         (chunk * Self::PARTS + part) * (Self::SUB / 16)
+    }
+    /// What all values of each of 16 outputs have in common.
+    #[inline(always)]
+    unsafe fn factor<S: Simd>(s: S, p: *const u8, h: usize) -> S::F {
+        // SAFETY: 32 f16 lead the block.
+        unsafe { s.load_f16_ptr(p.add(32 * h).cast()) }
     }
     /// Scales of 16 outputs.
     unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I;
@@ -259,6 +266,60 @@ impl<B: Super> Super for Wide<B> {
 /// Bytes of a widened panel block.
 pub(crate) const WIDE_BLOCK: usize = <Wide<Q6_K> as Super>::BYTES;
 
+/// A panel of blocks that [`firth_quant::integers`] takes apart, widened as [`Wide`], `SUB` values to a scale. In place
+/// of minima stand the factors as f32: some are eighths of a half, which no half holds.
+pub(crate) struct Integers<const SUB: usize>;
+
+impl<const SUB: usize> Super for Integers<SUB> {
+    const BYTES: usize = WIDE_BLOCK;
+    const COLD: bool = false;
+    const CHUNKS: usize = 256 / SUB;
+    const PARTS: usize = 1;
+    const OFFSET: Offset = Offset::Signed;
+    #[inline(always)]
+    unsafe fn factor<S: Simd>(s: S, p: *const u8, h: usize) -> S::F {
+        // SAFETY: within the block.
+        unsafe { s.load_ptr(p.add(WIDE_MINS + 64 * h).cast()) }
+    }
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, _part: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        unsafe { s.load_i8_ptr(p.add(WIDE_SCALES + 32 * chunk + 16 * h)) }
+    }
+    #[inline(always)]
+    unsafe fn group<S: Simd>(s: S, p: *const u8, chunk: usize, _part: usize, g: usize, h: usize) -> S::I {
+        // SAFETY: within the block.
+        unsafe { s.load_i_ptr(p.add(WIDE_BYTES + (chunk * (SUB / 4) + g) * 128 + 64 * h)) }
+    }
+}
+
+/// Makes a block of [`Integers`] of the file blocks of 32 outputs; `share` values have a scale.
+#[inline]
+pub(crate) fn widen_integers<'a>(
+    of: firth_quant::IntegersOf,
+    share: usize,
+    block: impl Fn(usize) -> &'a [u8],
+    wide: &mut [u8],
+) {
+    let (head, bytes) = wide.split_at_mut(WIDE_BYTES);
+    let (lines, _) = bytes.as_chunks_mut::<256>();
+    let mut integers = firth_quant::Integers::ZERO;
+    for l in 0..PANEL {
+        of(block(l), &mut integers);
+        head[WIDE_MINS + 4 * l..][..4].copy_from_slice(&integers.d.to_le_bytes());
+        let scales = integers.scales.iter().step_by(share / 16);
+        for (to, scale) in head[WIDE_SCALES..].chunks_exact_mut(PANEL).zip(scales) {
+            to[l] = *scale as u8;
+        }
+        // Four values are a word of each of two lines of 128 bytes.
+        for (line, values) in lines.iter_mut().zip(integers.values) {
+            let (low, high) = line.split_at_mut(128);
+            low[4 * l..][..4].copy_from_slice(&(values as u32).to_le_bytes());
+            high[4 * l..][..4].copy_from_slice(&((values >> 32) as u32).to_le_bytes());
+        }
+    }
+}
+
 /// Widens a panel of `n_blocks` blocks of `B`. The pointers were checked by whoever made the value.
 pub(crate) struct Widen<B> {
     pub panel: *const u8,
@@ -407,7 +468,7 @@ unsafe fn block<S: Simd, B: Super, const NR: usize, const NH: usize>(
         }
         for h in 0..NH {
             let at = 32 * (half + h);
-            let d = s.load_f16_ptr(p.add(at).cast());
+            let d = B::factor(s, p, half + h);
             if const { !matches!(B::MINIMA, Minima::None) } {
                 let dmin = s.neg(s.load_f16_ptr(p.add(64 + at).cast()));
                 let mut m = [s.splat_i(0); 4];

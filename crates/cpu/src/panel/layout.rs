@@ -47,6 +47,8 @@ pub enum Kind {
     Q6_K,
     /// d f16; per 32: scale, nibbles that index a table.
     IQ4_XS,
+    /// File rows as they are, made integers and scales where they are used.
+    Integers,
     /// File rows as they are, decoded to f32 where they are used.
     Decoded,
 }
@@ -71,6 +73,7 @@ impl Kind {
             "Q5_K" => Self::Q5_K,
             "Q6_K" => Self::Q6_K,
             "IQ4_XS" => Self::IQ4_XS,
+            _ if firth_quant::integers(dtype).is_some() => Self::Integers,
             _ => Self::Decoded,
         }
     }
@@ -82,8 +85,15 @@ impl Kind {
             Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::IQ4_NL | Self::MXFP4 => {
                 Form::Q32
             }
-            Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::IQ4_XS => Form::Q256,
+            Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::IQ4_XS | Self::Integers => {
+                Form::Q256
+            }
         }
+    }
+
+    /// Whether a panel is the bytes of its file rows, one after the other.
+    pub(crate) fn keeps_rows(self) -> bool {
+        matches!(self, Self::Integers | Self::Decoded)
     }
 
     /// Bytes of a panel block, all 32 outputs.
@@ -99,7 +109,8 @@ impl Kind {
 
     fn pieces(self) -> &'static [Piece] {
         match self {
-            Self::F32 | Self::Decoded => const { &[piece(0, 0, 4, 1)] },
+            Self::F32 => const { &[piece(0, 0, 4, 1)] },
+            Self::Integers | Self::Decoded => unreachable!("{self:?} panels are file rows"),
             Self::F16 | Self::BF16 => const { &[piece(0, 0, 2, 1)] },
             Self::Q8_0 => const { &[piece(0, 0, 2, 1), piece(2, 64, 4, 8)] },
             Self::Q4_0 | Self::IQ4_NL => const { &[piece(0, 0, 2, 1), piece(2, 64, 4, 4)] },

@@ -26,7 +26,7 @@ pub use tiles::OutRows;
 
 use crate::act::{Act, Form, TILE_ROWS};
 use block32::Blocks32;
-use block256::{Blocks256, Super, WIDE_BLOCK, Wide, Widen};
+use block256::{Blocks256, Integers, Super, WIDE_BLOCK, Wide, Widen};
 use float::Float;
 use tiles::{TileFn, Tiles};
 
@@ -100,7 +100,7 @@ impl PanelLayout {
             dst.fill(0);
         }
         let kind = self.kind();
-        if kind == Kind::Decoded {
+        if kind.keeps_rows() {
             dst[..rows.len()].copy_from_slice(rows);
             return;
         }
@@ -117,7 +117,7 @@ impl PanelLayout {
         assert!(i < self.n && out.len() == self.k, "row {i} of {} with {} values", self.n, out.len());
         let panel = &panels[i / PANEL * self.panel_bytes()..][..self.panel_bytes()];
         let (kind, l) = (self.kind(), i % PANEL);
-        if kind == Kind::Decoded {
+        if kind.keeps_rows() {
             return firth_quant::decode(self.dtype, &panel[l * self.row_bytes()..][..self.row_bytes()], out);
         }
         let mut file = [0; 256];
@@ -183,6 +183,7 @@ pub fn matmul(
         Kind::Q5_K => call.widened::<block256::Q5_K>(range, scratch),
         Kind::Q6_K => call.widened::<block256::Q6_K>(range, scratch),
         Kind::IQ4_XS => call.widened::<block256::IQ4_XS>(range, scratch),
+        Kind::Integers => call.integers(range, scratch),
         Kind::Decoded => call.decoded(range, scratch),
     }
 }
@@ -226,6 +227,26 @@ impl Call<'_> {
             let dst = wide.as_mut_ptr().cast();
             dispatch(self.level, Widen::<B> { panel: src.as_ptr(), dst, n_blocks, kind: PhantomData });
             self.tiles::<Blocks256<Wide<B>>>(dst, n_blocks * WIDE_BLOCK, panel..panel + 1);
+        }
+    }
+
+    /// File rows made a widened panel in scratch.
+    fn integers(&self, range: Range<usize>, scratch: &mut [f32]) {
+        let (of, share) = firth_quant::integers(self.layout.dtype).expect("the kind's types have integers");
+        let row_bytes = self.layout.row_bytes();
+        let wide = &mut bytemuck::cast_slice_mut(scratch)[..self.layout.blocks() * WIDE_BLOCK];
+        for panel in range {
+            let src = &self.panels[panel * self.layout.panel_bytes()..];
+            for (b, wide) in wide.chunks_exact_mut(WIDE_BLOCK).enumerate() {
+                let bytes = self.layout.dtype.block_bytes();
+                let block = |l: usize| &src[l * row_bytes + b * bytes..][..bytes];
+                block256::widen_integers(of, share, block, wide);
+            }
+            let wide = wide.as_ptr();
+            match share {
+                16 => self.tiles::<Blocks256<Integers<16>>>(wide, WIDE_BLOCK * self.layout.blocks(), panel..panel + 1),
+                _ => self.tiles::<Blocks256<Integers<32>>>(wide, WIDE_BLOCK * self.layout.blocks(), panel..panel + 1),
+            }
         }
     }
 

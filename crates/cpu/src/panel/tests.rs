@@ -25,6 +25,9 @@ fn halves(dtype: Dtype) -> &'static [usize] {
         "Q6_K" => &[208],
         "Q3_K" => &[108],
         "Q2_K" => &[80, 82],
+        "IQ1_S" | "IQ2_XXS" | "IQ2_XS" | "IQ2_S" | "IQ3_XXS" | "IQ3_S" => &[0],
+        "TQ1_0" => &[52],
+        "TQ2_0" => &[64],
         _ => &[],
     }
 }

@@ -65,7 +65,8 @@ struct Super {
     q: Vec<i32>,
 }
 
-fn block256(kind: Kind, b: &[u8]) -> Super {
+fn block256(dtype: Dtype, b: &[u8]) -> Super {
+    let kind = Kind::of(dtype);
     let (mut sc, mut m, mut q) = ([0; 16], [0; 16], vec![0; 256]);
     let (d, dmin) = match kind {
         Kind::Q4_K | Kind::Q5_K => {
@@ -130,6 +131,17 @@ fn block256(kind: Kind, b: &[u8]) -> Super {
             }
             (f16(b, 0), None)
         }
+        Kind::Integers => {
+            let mut block = firth_quant::Integers::ZERO;
+            firth_quant::integers(dtype).unwrap().0(b, &mut block);
+            for (i, q) in q.iter_mut().enumerate() {
+                *q = block.values[i / 8].to_le_bytes()[i % 8] as i32 - 128;
+            }
+            for (sc, scale) in sc.iter_mut().zip(block.scales) {
+                *sc = scale as i32;
+            }
+            (block.d, None)
+        }
         _ => unreachable!("{kind:?} has no blocks of 256"),
     };
     Super { d, dmin, sc, m, q }
@@ -159,7 +171,7 @@ pub(crate) fn dot(dtype: Dtype, row: &[u8], x: &[f32]) -> f32 {
         }
         Form::Q256 => {
             for (b, x) in row.chunks(dtype.block_bytes()).zip(x.chunks(256)) {
-                let (s, (a, d)) = (block256(kind, b), quantise(x));
+                let (s, (a, d)) = (block256(dtype, b), quantise(x));
                 let (mut i_sum, mut j_sum) = (0i32, 0i32);
                 for i in 0..256 {
                     i_sum += s.sc[i / 16] * s.q[i] * a[i];
