@@ -75,6 +75,10 @@ pub struct Common {
     /// Threads; by default the smallest of affinity, cgroup quota and physical cores
     #[arg(short, long, env = "FIRTH_THREADS")]
     pub threads: Option<usize>,
+    /// Leave weights in the mapped file, laid out anew at each use: slower, the same tokens, for models larger than
+    /// memory; CPU only
+    #[arg(long, env = "FIRTH_MAP")]
+    pub map: bool,
     /// Type of keys and values
     #[arg(long, env = "FIRTH_KV", value_enum, default_value = "f16")]
     pub kv: Kv,

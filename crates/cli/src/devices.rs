@@ -16,6 +16,9 @@ pub fn open(c: &Common) -> Result<Vec<Arc<dyn Device>>> {
         ("cpu", _) if placement(c).is_split() => {
             bail!("--gpu-layers and --cpu-experts need --device gpu, found --device cpu")
         }
+        (other, _) if other != "cpu" && c.map && !placement(c).is_split() => {
+            bail!("--map needs layers on the CPU, found --device {other}")
+        }
         ("cpu", _) => return Ok(vec![Arc::new(cpu(c)?)]),
         ("gpu", _) => vec![Arc::new(gpu(c, 0)?)],
         (name, Some(n)) => {
@@ -43,7 +46,7 @@ fn placement(c: &Common) -> Placement {
 /// The CPU.
 pub fn cpu(c: &Common) -> Result<CpuDevice> {
     let mut options = CpuOptions::new(threads(c.threads)?).context("instruction set")?;
-    options.max_bytes = c.max_memory;
+    (options.max_bytes, options.map) = (c.max_memory, c.map);
     Ok(CpuDevice::new(options))
 }
 

@@ -146,7 +146,14 @@ pub type Bits = Vec<Vec<Vec<u8>>>;
 
 /// A device of some level and thread count.
 pub fn cpu(name: &str, level: Level, threads: usize, without: Vec<&'static str>) -> Arc<dyn Device> {
-    Arc::new(CpuDevice::new(CpuOptions { threads, level, without, max_bytes: None, name: name.into() }))
+    Arc::new(CpuDevice::new(CpuOptions {
+        threads,
+        level,
+        without,
+        max_bytes: None,
+        map: false,
+        name: name.into(),
+    }))
 }
 
 /// Plans, loads and compiles a graph.

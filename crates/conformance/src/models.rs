@@ -39,12 +39,20 @@ pub const GEMMA3: &str = "gemma-3-270m-it-Q4_K_M.gguf";
 /// A CPU of its own.
 pub fn cpu(level: Level, threads: usize) -> Arc<dyn Device> {
     let (without, name) = (Vec::new(), "cpu".into());
-    Arc::new(CpuDevice::new(CpuOptions { threads, level, without, max_bytes: None, name }))
+    Arc::new(CpuDevice::new(CpuOptions { threads, level, without, max_bytes: None, map: false, name }))
 }
 
 /// An engine on a CPU.
 pub fn engine(file: &Arc<Gguf>, options: &EngineOptions, level: Level, threads: usize) -> Engine {
     try_engine(file, options, level, threads).expect("a model of the tests loads")
+}
+
+/// An engine on a CPU whose weights stay in the file's mapping.
+pub fn mapped_engine(file: &Arc<Gguf>, options: &EngineOptions, threads: usize) -> Engine {
+    let cpu = CpuOptions { map: true, ..CpuOptions::new(threads).expect("an instruction set") };
+    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(cpu));
+    let on = &mut |_| ControlFlow::Continue(());
+    Engine::load(file, vec![device], options, on).expect("a model of the tests loads")
 }
 
 /// An engine on a CPU, or why there is none.

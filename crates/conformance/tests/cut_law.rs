@@ -95,6 +95,24 @@ fn gemma3_past_its_window() {
     );
 }
 
+/// Weights that stay in the file's mapping give the bits of those that are laid out, and take no memory of their own.
+#[test]
+fn weights_left_in_the_file() {
+    let tiny = ["qwen35-tiny-mtp-Q4_K_M.gguf", "qwen35moe-tiny-mtp-F16.gguf", "qwen3-tiny-Q8_0.gguf"];
+    for name in tiny {
+        let Some(file) = models::tiny(name) else { return };
+        let (ids, o) = (cut_law::ids(60, cut_law::vocab(&file)), cut_law::options(Dtype::F16, 60, 0));
+        let mut laid_out = models::engine(&file, &o, Level::detect(), 2);
+        let mut mapped = models::mapped_engine(&file, &o, 2);
+        let few = mapped.report().weight_bytes * 20 < laid_out.report().weight_bytes;
+        assert!(few, "{name}: {} bytes of weights", mapped.report().weight_bytes);
+        for cuts in [&[][..], &[7, 1, 1, 30]] {
+            let whole = models::row_hashes(&mut laid_out, &ids, cuts, 0);
+            assert_eq!(models::row_hashes(&mut mapped, &ids, cuts, 0), whole, "{name}, cuts {cuts:?}");
+        }
+    }
+}
+
 /// Random mixtures: sequences start, grow by random cuts beside each other, fork, roll back, begin again from the
 /// cache and go on; every row of logits is that of its tokens computed at once.
 #[test]

@@ -162,6 +162,7 @@ fn memory_is_refused_by_what_needs_it() {
         level: best(),
         without: Vec::new(),
         max_bytes: Some(1000),
+        map: false,
         name: "small".into(),
     };
     let device: std::sync::Arc<dyn Device> = std::sync::Arc::new(firth_cpu::CpuDevice::new(options));

@@ -11,7 +11,7 @@ use crate::memory::{Region, Slabs};
 use crate::pool::Pool;
 use crate::program::CpuProgram;
 use crate::states::CpuState;
-use crate::store::{StoredWeight, weight_bytes};
+use crate::store::{StoredWeight, can_stay, weight_bytes};
 
 /// Settings of the device.
 #[derive(Clone, Debug)]
@@ -24,6 +24,9 @@ pub struct CpuOptions {
     pub without: Vec<&'static str>,
     /// Bytes that weights, states and scratch may take together; no limit when `None`.
     pub max_bytes: Option<u64>,
+    /// Whether weights of products stay in the file's mapping, to be laid out each time they are used: slower, the
+    /// same bits, for models larger than memory.
+    pub map: bool,
     /// Its name in plans.
     pub name: String,
 }
@@ -32,7 +35,14 @@ impl CpuOptions {
     /// `threads` threads at the level that the machine has, or that `FIRTH_ISA` names.
     pub fn new(threads: usize) -> Result<Self, firth_simd::LevelError> {
         let level = Level::from_env()?;
-        Ok(CpuOptions { threads, level, without: Vec::new(), max_bytes: None, name: "cpu".into() })
+        Ok(CpuOptions {
+            threads,
+            level,
+            without: Vec::new(),
+            max_bytes: None,
+            map: false,
+            name: "cpu".into(),
+        })
     }
 }
 
@@ -42,6 +52,7 @@ pub struct Shared {
     pub(crate) pool: Pool,
     name: String,
     max_bytes: Option<u64>,
+    map: bool,
     held: Mutex<Held>,
 }
 
@@ -111,6 +122,7 @@ impl CpuDevice {
             pool,
             name: options.name,
             max_bytes: options.max_bytes,
+            map: options.map,
             held: Mutex::default(),
         };
         CpuDevice { info, shared: Arc::new(shared), without: options.without }
@@ -142,7 +154,7 @@ impl Device for CpuDevice {
     }
 
     fn weight_bytes(&self, w: &WeightSpec) -> u64 {
-        weight_bytes(w)
+        if self.shared.map && can_stay(w) { 0 } else { weight_bytes(w) }
     }
 
     fn load(
@@ -152,8 +164,19 @@ impl Device for CpuDevice {
         on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<WeightId, LoadError> {
         w.check_uses(&self.info)?;
-        let region = self.shared.region(weight_bytes(w) as usize, &w.name)?;
-        let stored = StoredWeight::load(w, src, region, &self.shared.pool, on)?;
+        let kept = if self.shared.map && can_stay(w) { src.keep() } else { None };
+        let stored = match kept {
+            Some(bytes) => {
+                if on(bytes.bytes().len() as u64).is_break() {
+                    return Err(LoadError::Cancelled);
+                }
+                StoredWeight::mapped(w, bytes)?
+            }
+            None => {
+                let region = self.shared.region(weight_bytes(w) as usize, &w.name)?;
+                StoredWeight::load(w, src, region, &self.shared.pool, on)?
+            }
+        };
         let mut held = self.shared.lock();
         held.weights.push(Arc::new(stored));
         Ok(WeightId(held.weights.len() as u32 - 1))

@@ -1,11 +1,15 @@
 //! Weights as the CPU keeps them: each once, in the layout that serves all its uses.
 
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
 use firth_graph::{Extents, LoadError, Use, WeightBytes, WeightSpec};
 use firth_quant::Dtype;
-use std::ops::ControlFlow;
+use firth_simd::Level;
 
+use crate::act::Act;
 use crate::memory::Region;
-use crate::panel::PanelLayout;
+use crate::panel::{self, OutRows, PanelLayout};
 use crate::pool::Pool;
 
 /// How a weight lies.
@@ -18,12 +22,20 @@ enum Form {
     Panels(PanelLayout),
 }
 
-/// A weight in the device's memory.
+/// Where a weight lies.
+enum Memory {
+    /// In memory of the device, laid out.
+    Own(Region),
+    /// In the file's mapping, as it is there; panels are made where a product uses them.
+    Mapped(Arc<dyn WeightBytes + Send + Sync>),
+}
+
+/// A weight as the device reads it.
 pub struct StoredWeight {
     form: Form,
     dtype: Dtype,
     dims: [usize; 4],
-    region: Region,
+    memory: Memory,
 }
 
 /// Bytes past the end that a kernel's whole-register load may read.
@@ -41,7 +53,12 @@ fn form_of(w: &WeightSpec) -> Form {
     }
 }
 
-/// Bytes that a weight will take.
+/// Whether a weight can stay in the file's mapping: what is read by whole rows can.
+pub fn can_stay(w: &WeightSpec) -> bool {
+    !matches!(form_of(w), Form::Elements)
+}
+
+/// Bytes that a weight will take, laid out.
 pub fn weight_bytes(w: &WeightSpec) -> u64 {
     let dims = w.shape.dims(&Extents::default());
     let matrices = dims[2] * dims[3];
@@ -54,6 +71,24 @@ pub fn weight_bytes(w: &WeightSpec) -> u64 {
 }
 
 impl StoredWeight {
+    fn new(w: &WeightSpec, memory: Memory, len: usize) -> Result<Self, LoadError> {
+        let dims = w.shape.dims(&Extents::default());
+        let out = StoredWeight { form: form_of(w), dtype: w.dtype, dims, memory };
+        let expected = out.row_bytes() * dims[1] * dims[2] * dims[3];
+        if len != expected {
+            let reason = format!("weight `{}`: {len} bytes, expected {expected}", w.name);
+            return Err(LoadError::Device { device: "cpu".into(), reason });
+        }
+        Ok(out)
+    }
+
+    /// A weight that stays in the file's mapping. It [`can_stay`].
+    pub fn mapped(w: &WeightSpec, bytes: Arc<dyn WeightBytes + Send + Sync>) -> Result<Self, LoadError> {
+        assert!(can_stay(w), "elements are aligned in memory of their own");
+        let len = bytes.bytes().len();
+        StoredWeight::new(w, Memory::Mapped(bytes), len)
+    }
+
     /// Lays a weight out in `region` (of [`weight_bytes`] bytes), panels in parallel. `on` is told bytes of the
     /// file consumed and may stop the load; consumed bytes are given back to the file's mapping.
     pub fn load(
@@ -63,18 +98,8 @@ impl StoredWeight {
         pool: &Pool,
         on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Self, LoadError> {
-        let out = StoredWeight {
-            form: form_of(w),
-            dtype: w.dtype,
-            dims: w.shape.dims(&Extents::default()),
-            region,
-        };
         let bytes = src.bytes();
-        let expected = out.row_bytes() * out.dims[1] * out.dims[2] * out.dims[3];
-        if bytes.len() != expected {
-            let reason = format!("weight `{}`: {} bytes, expected {expected}", w.name, bytes.len());
-            return Err(LoadError::Device { device: "cpu".into(), reason });
-        }
+        let out = StoredWeight::new(w, Memory::Own(region), bytes.len())?;
         // Some tens of megabytes at a time, so that a load can be stopped and pages are given back early.
         let (unit, units) = out.unit_bytes();
         let batch = ((32 << 20) / unit.max(1)).max(1);
@@ -120,40 +145,86 @@ impl StoredWeight {
                 (at..end, at, end - at)
             }
         };
-        assert!(to + len <= self.region.len(), "unit {i} lies in the region");
+        let region = self.region();
+        assert!(to + len <= region.len(), "unit {i} lies in the region");
         // SAFETY: the range lies in the region, and units are disjoint.
-        let dst = unsafe { std::slice::from_raw_parts_mut(self.region.ptr().add(to), len) };
+        let dst = unsafe { std::slice::from_raw_parts_mut(region.ptr().add(to), len) };
         match &self.form {
             Form::Panels(l) => l.pack_panel(&bytes[from], dst),
             Form::Elements | Form::Blocks => dst.copy_from_slice(&bytes[from]),
         }
     }
 
+    fn region(&self) -> &Region {
+        let Memory::Own(region) = &self.memory else { unreachable!("the weight is laid out") };
+        region
+    }
+
     /// The start of a weight kept as elements.
     pub fn elements(&self) -> *mut u8 {
         assert!(matches!(self.form, Form::Elements), "the weight is kept as elements");
-        self.region.ptr()
+        self.region().ptr()
     }
 
-    /// Layout and bytes of a weight kept in panels: matrix `i`.
-    pub fn panels(&self, i: usize) -> (&PanelLayout, &[u8]) {
-        let Form::Panels(l) = &self.form else { unreachable!("the weight is kept in panels") };
-        (l, &self.region.as_slice()[i * l.bytes()..(i + 1) * l.bytes()])
+    /// The panels of a weight of products, made or to be made.
+    pub fn layout(&self) -> &PanelLayout {
+        let Form::Panels(l) = &self.form else { unreachable!("the weight is one of products") };
+        l
+    }
+
+    /// Scratch floats that [`StoredWeight::product`] needs.
+    pub fn scratch_floats(&self) -> usize {
+        match self.memory {
+            Memory::Own(_) => self.layout().scratch_floats(),
+            Memory::Mapped(_) => self.layout().mapped_scratch_floats(),
+        }
+    }
+
+    /// Outputs `range` (in panels) of matrix `matrix` for every row of `act`, into `out`: [`panel::matmul`].
+    pub fn product(
+        &self,
+        level: Level,
+        matrix: usize,
+        range: Range<usize>,
+        act: &Act,
+        out: OutRows,
+        scratch: &mut [f32],
+    ) {
+        let l = self.layout();
+        match &self.memory {
+            Memory::Own(_) => panel::matmul(level, l, self.panels(matrix), range, act, out, scratch),
+            Memory::Mapped(bytes) => {
+                let len = self.row_bytes() * self.dims[1];
+                let rows = &bytes.bytes()[matrix * len..][..len];
+                panel::matmul_mapped(level, l, rows, range, act, out, scratch);
+            }
+        }
+    }
+
+    /// The bytes of matrix 0 from panel `panel` on, where they are laid out.
+    pub fn ahead(&self, panel: usize) -> Option<&[u8]> {
+        matches!(self.memory, Memory::Own(_)).then(|| &self.panels(0)[panel * self.layout().panel_bytes()..])
+    }
+
+    /// Panels of matrix `i` of a weight that is laid out.
+    fn panels(&self, i: usize) -> &[u8] {
+        let bytes = self.layout().bytes();
+        &self.region().as_slice()[i * bytes..(i + 1) * bytes]
     }
 
     /// Row `i` of a table, decoded.
     pub fn row(&self, i: usize, out: &mut [f32]) {
         assert!(i < self.dims[1], "row {i} of {}", self.dims[1]);
-        match &self.form {
-            Form::Panels(_) => {
-                let (l, bytes) = self.panels(0);
-                l.row(bytes, i, out);
+        let n = self.row_bytes();
+        match (&self.form, &self.memory) {
+            (Form::Elements, _) => unreachable!("a table is kept as blocks or panels"),
+            (_, Memory::Mapped(bytes)) => {
+                firth_quant::decode(self.dtype, &bytes.bytes()[i * n..(i + 1) * n], out);
             }
-            Form::Blocks => {
-                let n = self.row_bytes();
-                firth_quant::decode(self.dtype, &self.region.as_slice()[i * n..(i + 1) * n], out);
+            (Form::Panels(l), Memory::Own(_)) => l.row(self.panels(0), i, out),
+            (Form::Blocks, Memory::Own(region)) => {
+                firth_quant::decode(self.dtype, &region.as_slice()[i * n..(i + 1) * n], out);
             }
-            Form::Elements => unreachable!("a table is kept as blocks or panels"),
         }
     }
 

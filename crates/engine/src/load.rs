@@ -62,6 +62,7 @@ fn layer_weights(g: &Graph, plan: &Plan) -> u64 {
 }
 
 /// A tensor's mapped bytes.
+#[derive(Clone)]
 struct FileBytes {
     file: Arc<Gguf>,
     index: usize,
@@ -74,6 +75,10 @@ impl WeightBytes for FileBytes {
 
     fn done(&self, end: usize) {
         self.file.release(&self.file.tensors()[self.index], 0..end);
+    }
+
+    fn keep(&self) -> Option<Arc<dyn WeightBytes + Send + Sync>> {
+        Some(Arc::new(self.clone()))
     }
 }
 

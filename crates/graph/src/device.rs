@@ -72,6 +72,10 @@ pub trait WeightBytes {
     fn done(&self, end: usize) {
         let _ = end;
     }
+    /// The same bytes for as long as they are held, where they lie in a file's mapping.
+    fn keep(&self) -> Option<std::sync::Arc<dyn WeightBytes + Send + Sync>> {
+        None
+    }
 }
 
 impl WeightBytes for Vec<u8> {

@@ -23,8 +23,15 @@ pub fn check(a: Check) -> Result<()> {
     let level_names: Vec<String> = levels.iter().map(|l| l.to_string()).collect();
     let devices = |level: &str, threads: usize| -> Vec<Arc<dyn Device>> {
         let level = *levels.iter().find(|l| l.to_string() == level).expect("one of the levels listed");
-        let (without, max_bytes) = (Vec::new(), a.common.max_memory);
-        vec![Arc::new(CpuDevice::new(CpuOptions { threads, level, without, max_bytes, name: "cpu".into() }))]
+        let (without, max_bytes, map) = (Vec::new(), a.common.max_memory, a.common.map);
+        vec![Arc::new(CpuDevice::new(CpuOptions {
+            threads,
+            level,
+            without,
+            max_bytes,
+            map,
+            name: "cpu".into(),
+        }))]
     };
     let options = CheckOptions {
         ids,

@@ -85,9 +85,13 @@ impl Kind {
             Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::IQ4_NL | Self::MXFP4 => {
                 Form::Q32
             }
-            Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::IQ4_XS | Self::Integers => {
-                Form::Q256
-            }
+            Self::Q2_K
+            | Self::Q3_K
+            | Self::Q4_K
+            | Self::Q5_K
+            | Self::Q6_K
+            | Self::IQ4_XS
+            | Self::Integers => Form::Q256,
         }
     }
 

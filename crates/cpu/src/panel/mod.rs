@@ -90,6 +90,11 @@ impl PanelLayout {
         }
     }
 
+    /// Scratch floats that [`matmul_mapped`] needs for any number of rows.
+    pub fn mapped_scratch_floats(&self) -> usize {
+        self.panel_bytes().div_ceil(4) + self.scratch_floats()
+    }
+
     /// Lays out one panel: `rows` are the file's bytes of up to 32 rows, `dst` the panel's bytes.
     pub fn pack_panel(&self, rows: &[u8], dst: &mut [u8]) {
         let row_bytes = self.row_bytes();
@@ -155,17 +160,56 @@ pub fn matmul(
     out: OutRows,
     scratch: &mut [f32],
 ) {
-    let (k, a) = (layout.k, &act.layout);
-    assert!(a.form == layout.form() && a.k == k, "activations {a:?} for a weight {layout:?}");
     assert!(range.start <= range.end && range.end <= layout.panels(), "panels {range:?}");
     assert!(panels.len() >= layout.bytes(), "{} bytes of panels, expected {}", panels.len(), layout.bytes());
+    let bytes = layout.panel_bytes();
+    product(level, layout, &panels[range.start * bytes..range.end * bytes], range, act, out, scratch);
+}
+
+/// [`matmul`] with a weight as it lies in the file, `rows` of `n` rows: each panel is laid out in `scratch` before it is
+/// used, which holds [`PanelLayout::mapped_scratch_floats`]. The same bits.
+///
+/// # Panics
+/// When a size does not fit.
+pub fn matmul_mapped(
+    level: Level,
+    layout: &PanelLayout,
+    rows: &[u8],
+    range: Range<usize>,
+    act: &Act,
+    out: OutRows,
+    scratch: &mut [f32],
+) {
+    let row_bytes = layout.row_bytes();
+    assert_eq!(rows.len(), layout.n * row_bytes, "bytes of {} rows", layout.n);
+    let (panel, scratch) = scratch.split_at_mut(layout.panel_bytes().div_ceil(4));
+    let panel = &mut bytemuck::cast_slice_mut(panel)[..layout.panel_bytes()];
+    for i in range {
+        let from = i * PANEL;
+        layout.pack_panel(&rows[from * row_bytes..(from + layout.panel_rows(i)) * row_bytes], panel);
+        product(level, layout, panel, i..i + 1, act, out, scratch);
+    }
+}
+
+/// The product of the panels `range`, whose bytes are `panels`.
+fn product(
+    level: Level,
+    layout: &PanelLayout,
+    panels: &[u8],
+    range: Range<usize>,
+    act: &Act,
+    out: OutRows,
+    scratch: &mut [f32],
+) {
+    let (k, a) = (layout.k, &act.layout);
+    assert!(a.form == layout.form() && a.k == k, "activations {a:?} for a weight {layout:?}");
     assert!(act.data.len() >= a.row_words() * 4 * a.rows, "bytes of activations");
     assert!(scratch.len() >= layout.scratch_floats(), "scratch floats");
     out.check(a.rows, layout.n);
     if a.rows == 0 || range.is_empty() {
         return;
     }
-    let call = Call { level, layout, panels, act, out };
+    let call = Call { level, layout, panels, first: range.start, act, out };
     match layout.kind() {
         Kind::F32 => call.plain::<Float<float::F32>>(range),
         Kind::F16 => call.plain::<Float<float::F16>>(range),
@@ -196,22 +240,28 @@ struct Call<'a> {
     level: Level,
     layout: &'a PanelLayout,
     panels: &'a [u8],
+    /// The panel that `panels` starts with.
+    first: usize,
     act: &'a Act<'a>,
     out: OutRows<'a>,
 }
 
 impl Call<'_> {
+    /// The bytes of a panel.
+    fn panel(&self, panel: usize) -> &[u8] {
+        let bytes = self.layout.panel_bytes();
+        &self.panels[(panel - self.first) * bytes..][..bytes]
+    }
+
     /// Panels as they lie.
     fn plain<T: TileFn>(&self, range: Range<usize>) {
         let bytes = self.layout.panel_bytes();
         if self.act.layout.rows <= TILE_ROWS {
             // One tile: all panels in one go.
-            let first = self.panels[range.start * bytes..range.end * bytes].as_ptr();
-            return self.tiles::<T>(first, bytes, range);
+            return self.tiles::<T>(self.panels.as_ptr(), bytes, range);
         }
         for panel in range {
-            let first = self.panels[panel * bytes..(panel + 1) * bytes].as_ptr();
-            self.tiles::<T>(first, bytes, panel..panel + 1);
+            self.tiles::<T>(self.panel(panel).as_ptr(), bytes, panel..panel + 1);
         }
     }
 
@@ -220,10 +270,10 @@ impl Call<'_> {
         if self.act.layout.rows < WIDEN_ROWS {
             return self.plain::<Blocks256<B>>(range);
         }
-        let (bytes, n_blocks) = (self.layout.panel_bytes(), self.layout.blocks());
+        let n_blocks = self.layout.blocks();
         let wide = &mut scratch[..n_blocks * WIDE_BLOCK / 4];
         for panel in range {
-            let src = &self.panels[panel * bytes..(panel + 1) * bytes];
+            let src = self.panel(panel);
             let dst = wide.as_mut_ptr().cast();
             dispatch(self.level, Widen::<B> { panel: src.as_ptr(), dst, n_blocks, kind: PhantomData });
             self.tiles::<Blocks256<Wide<B>>>(dst, n_blocks * WIDE_BLOCK, panel..panel + 1);
@@ -236,7 +286,7 @@ impl Call<'_> {
         let row_bytes = self.layout.row_bytes();
         let wide = &mut bytemuck::cast_slice_mut(scratch)[..self.layout.blocks() * WIDE_BLOCK];
         for panel in range {
-            let src = &self.panels[panel * self.layout.panel_bytes()..];
+            let src = self.panel(panel);
             for (b, wide) in wide.chunks_exact_mut(WIDE_BLOCK).enumerate() {
                 let bytes = self.layout.dtype.block_bytes();
                 let block = |l: usize| &src[l * row_bytes + b * bytes..][..bytes];
@@ -244,8 +294,16 @@ impl Call<'_> {
             }
             let wide = wide.as_ptr();
             match share {
-                16 => self.tiles::<Blocks256<Integers<16>>>(wide, WIDE_BLOCK * self.layout.blocks(), panel..panel + 1),
-                _ => self.tiles::<Blocks256<Integers<32>>>(wide, WIDE_BLOCK * self.layout.blocks(), panel..panel + 1),
+                16 => self.tiles::<Blocks256<Integers<16>>>(
+                    wide,
+                    WIDE_BLOCK * self.layout.blocks(),
+                    panel..panel + 1,
+                ),
+                _ => self.tiles::<Blocks256<Integers<32>>>(
+                    wide,
+                    WIDE_BLOCK * self.layout.blocks(),
+                    panel..panel + 1,
+                ),
             }
         }
     }
@@ -255,7 +313,7 @@ impl Call<'_> {
         let (k, row_bytes) = (self.layout.k, self.layout.row_bytes());
         let (wide, row) = scratch[..k * (PANEL + 1)].split_at_mut(k * PANEL);
         for panel in range {
-            let src = &self.panels[panel * self.layout.panel_bytes()..];
+            let src = self.panel(panel);
             for l in 0..PANEL {
                 firth_quant::decode(self.layout.dtype, &src[l * row_bytes..][..row_bytes], row);
                 for (values, &x) in wide.chunks_exact_mut(PANEL).zip(row.iter()) {

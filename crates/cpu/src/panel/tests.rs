@@ -3,7 +3,7 @@
 use firth_quant::Dtype;
 use firth_simd::Level;
 
-use super::{OutRows, PANEL, PanelLayout, matmul, twin};
+use super::{OutRows, PANEL, PanelLayout, matmul, matmul_mapped, twin};
 use crate::act::{Act, ActLayout, Form, RowSource, fill_tile};
 
 struct Random(u64);
@@ -133,16 +133,21 @@ fn check(dtype: Dtype, k: usize, n: usize) {
         .flat_map(|x| file.chunks_exact(row_bytes).map(|row| twin::dot(dtype, row, x)).collect::<Vec<_>>())
         .collect();
     assert!(expected.iter().any(|y| *y != 0.0));
-    let mut scratch = vec![0.0; layout.scratch_floats()];
+    let mut scratch = vec![0.0; layout.mapped_scratch_floats()];
     for level in Level::available() {
         for rows in 0..=max_rows {
             let (a, data) = filled(level, layout.form(), k, rows, &x);
             let stride = n + 5;
             let mut out = vec![f32::NAN; stride * rows];
             let middle = layout.panels() / 2;
+            let act = Act { layout: a, data: &data };
             for range in [middle..layout.panels(), 0..middle] {
-                let act = Act { layout: a, data: &data };
-                matmul(level, &layout, &panels, range, &act, OutRows::new(&mut out, stride), &mut scratch);
+                let out = OutRows::new(&mut out, stride);
+                // The file's rows as they are give the same.
+                match rows % 4 {
+                    1 => matmul_mapped(level, &layout, &file, range, &act, out, &mut scratch),
+                    _ => matmul(level, &layout, &panels, range, &act, out, &mut scratch),
+                }
             }
             for (r, row) in out.chunks(stride).enumerate() {
                 for (j, y) in row[..n].iter().enumerate() {

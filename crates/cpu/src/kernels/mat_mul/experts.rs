@@ -78,14 +78,14 @@ impl Experts {
 
     /// Outputs `panels` of every row that chose `expert`.
     fn expert(&self, y: &Rows, chosen: &Chosen, expert: usize, panels: Range<usize>, worker: &mut Worker) {
-        let (l, bytes) = self.weight.panels(expert);
+        let l = self.weight.layout();
         let shared = self.x.layout.shape.constant(1) == Some(1) && chosen.used > 1;
         let from = |row: u32| if shared { row as usize / chosen.used } else { row as usize };
         let one = ActLayout { form: l.form(), k: l.k, rows: 1 };
         let len = one.tile_range(0).len();
         let all = self.acts.region.as_slice();
         let columns = panels.start * panel::PANEL..(panels.end * panel::PANEL).min(l.n);
-        let (scratch, tiles) = worker.scratch.split_at_mut(l.scratch_floats());
+        let (scratch, tiles) = worker.scratch.split_at_mut(self.weight.scratch_floats());
         let tiles: &mut [u8] = bytemuck::cast_slice_mut(tiles);
         let (base, _) = y.raw();
         let (mut rows, mut at) = ([0; BATCH], 0);
@@ -103,7 +103,7 @@ impl Experts {
             };
             // SAFETY: the result is dense; this chunk alone writes these columns of the rows that chose the expert.
             let out = unsafe { OutRows::from_raw(base.cast(), y.n() * l.n, l.n) }.at_rows(&rows[..n]);
-            panel::matmul(self.level, l, bytes, panels.clone(), &Act { layout, data }, out, scratch);
+            self.weight.product(self.level, expert, panels.clone(), &Act { layout, data }, out, scratch);
             for row in &rows[..n] {
                 if self.acts.bad[from(*row)].load(Ordering::Relaxed) != 0 {
                     // SAFETY: as above.
@@ -129,7 +129,7 @@ fn gather<'a>(layout: &ActLayout, rows: &[u32], row: impl Fn(u32) -> &'a [u8], t
 
 impl Step for Experts {
     fn chunks(&self, cx: &Cx) -> usize {
-        let (l, rows) = (self.weight.panels(0).0, cx.rows(&self.y).n());
+        let (l, rows) = (self.weight.layout(), cx.rows(&self.y).n());
         let parts = l.panels().div_ceil(self.per_chunk(l, rows));
         match rows {
             0 => 0,
@@ -139,14 +139,14 @@ impl Step for Experts {
     }
 
     fn scratch(&self) -> usize {
-        let l = self.weight.panels(0).0;
-        l.scratch_floats() + ActLayout::bytes(l.form(), l.k, BATCH) / 4
+        let l = self.weight.layout();
+        self.weight.scratch_floats() + ActLayout::bytes(l.form(), l.k, BATCH) / 4
     }
 
     fn run(&self, cx: &Cx, chunk: usize, worker: &mut Worker) {
         let (y, ids) = (cx.rows(&self.y), self.ids.as_ref().map(|ids| cx.rows(ids)));
         let chosen = Chosen { ids: ids.as_ref(), used: y.dims[1], n: y.n() };
-        let l = self.weight.panels(0).0;
+        let l = self.weight.layout();
         let per = self.per_chunk(l, chosen.n);
         let panels = |part: usize| part * per..((part + 1) * per).min(l.panels());
         if self.thick(chosen.n) {

@@ -42,24 +42,23 @@ struct MatMul {
 
 impl Step for MatMul {
     fn chunks(&self, cx: &Cx) -> usize {
-        let l = self.weight.panels(0).0;
+        let l = self.weight.layout();
         let rows = n_rows(&self.x.layout, &cx.x);
         if rows == 0 { 0 } else { l.panels().div_ceil(panels_per_chunk(l, rows, self.threads)) }
     }
 
     fn scratch(&self) -> usize {
-        self.weight.panels(0).0.scratch_floats()
+        self.weight.scratch_floats()
     }
 
     fn ahead(&self, cx: &Cx, chunk: usize) -> Option<&[u8]> {
-        let (l, panels) = self.weight.panels(0);
         let rows = n_rows(&self.x.layout, &cx.x);
-        let first = chunk * panels_per_chunk(l, rows, self.threads) * l.panel_bytes();
-        (rows <= TILE_ROWS).then(|| panels.get(first..)).flatten()
+        let first = chunk * panels_per_chunk(self.weight.layout(), rows, self.threads);
+        (rows <= TILE_ROWS).then(|| self.weight.ahead(first)).flatten()
     }
 
     fn run(&self, cx: &Cx, chunk: usize, worker: &mut Worker) {
-        let (l, panels) = self.weight.panels(0);
+        let l = self.weight.layout();
         let y = cx.rows(&self.y);
         let rows = y.n();
         let per = panels_per_chunk(l, rows, self.threads);
@@ -69,7 +68,7 @@ impl Step for MatMul {
         let (base, stride) = y.raw();
         // SAFETY: the result is dense, `rows` rows of `stride` bytes; this chunk alone writes these columns.
         let out = unsafe { OutRows::from_raw(base.cast(), (rows - 1) * stride / 4 + l.n, stride / 4) };
-        panel::matmul(self.level, l, panels, range.clone(), &act, out, &mut worker.scratch);
+        self.weight.product(self.level, 0, range.clone(), &act, out, &mut worker.scratch);
         let columns = range.start * panel::PANEL..(range.end * panel::PANEL).min(l.n);
         for tile in 0..layout.tiles() {
             let bad = self.acts.bad[tile].load(Ordering::Relaxed);

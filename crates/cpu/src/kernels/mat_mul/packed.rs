@@ -59,7 +59,7 @@ fn key_of(segment: &Segment, op: &SegOp, shared: &Shared) -> Option<(Key, PanelL
     };
     let Place::Weight(w) = segment.values[op.inputs[0]].place else { return None };
     let weight = shared.weight(segment.weights[w]);
-    let layout = *weight.panels(0).0;
+    let layout = *weight.layout();
     Some((Key { value: op.inputs[1], form: layout.form(), grouping }, layout))
 }
 
@@ -133,7 +133,7 @@ impl ActSlots {
             _ => return None,
         };
         let weight = cx.weight(op.inputs[0]);
-        let key = Key { value, form: weight.panels(0).0.form(), grouping: experts };
+        let key = Key { value, form: weight.layout().form(), grouping: experts };
         self.entries.iter().find(|e| e.key == key)
     }
 
