@@ -9,28 +9,45 @@ use crate::pool::Pool;
 
 /// Bytes of the read test: beyond any cache.
 const READ_BYTES: usize = 512 << 20;
+/// Bytes that a thread reads at a time.
+const CHUNK: usize = 1 << 20;
 
-/// Bytes per second that all threads read together from memory; the best of a few runs.
-pub fn read_ceiling(pool: &Pool) -> f64 {
-    let Some(region) = Region::new(READ_BYTES) else { return 0.0 };
-    let chunk = 1 << 20;
-    let n = READ_BYTES / chunk;
-    pool.run(n, &|i, _| {
-        // SAFETY: chunks are disjoint parts of the region.
-        let part = unsafe { std::slice::from_raw_parts_mut(region.ptr().add(i * chunk), chunk) };
-        part.fill(1);
-    });
-    let level = Level::detect();
-    let mut best = 0.0f64;
-    for _ in 0..4 {
-        let start = Instant::now();
-        pool.run(n, &|i, _| {
-            let part = &region.as_slice()[i * chunk..(i + 1) * chunk];
-            std::hint::black_box(dispatch(level, Read(part)));
-        });
-        best = best.max(READ_BYTES as f64 / start.elapsed().as_secs_f64());
+/// The read ceiling: memory beyond any cache, read by all threads together.
+pub struct ReadGauge(Option<Region>);
+
+impl ReadGauge {
+    /// Takes the memory, and touches it from all threads.
+    pub fn new(pool: &Pool) -> Self {
+        let region = Region::new(READ_BYTES);
+        if let Some(region) = &region {
+            pool.run(READ_BYTES / CHUNK, &|i, _| {
+                // SAFETY: chunks are disjoint parts of the region.
+                let part = unsafe { std::slice::from_raw_parts_mut(region.ptr().add(i * CHUNK), CHUNK) };
+                part.fill(1);
+            });
+        }
+        ReadGauge(region)
     }
-    best
+
+    /// Bytes a second, the better of two passes; 0 where the memory could not be had.
+    pub fn measure(&self, pool: &Pool) -> f64 {
+        self.0.as_ref().map_or(0.0, |region| read_rate(pool, &[region.as_slice()]))
+    }
+}
+
+/// Bytes a second that all threads read of `parts` together, the better of two passes.
+pub(crate) fn read_rate(pool: &Pool, parts: &[&[u8]]) -> f64 {
+    let chunks: Vec<&[u8]> = parts.iter().flat_map(|p| p.chunks(CHUNK)).collect();
+    let bytes: usize = chunks.iter().map(|c| c.len()).sum();
+    let level = Level::detect();
+    let pass = || {
+        let start = Instant::now();
+        pool.run(chunks.len(), &|i, _| {
+            std::hint::black_box(dispatch(level, Read(chunks[i])));
+        });
+        bytes as f64 / start.elapsed().as_secs_f64()
+    };
+    pass().max(pass())
 }
 
 struct Read<'a>(&'a [u8]);
@@ -51,11 +68,12 @@ impl firth_simd::Kernel for Read<'_> {
     }
 }
 
-/// 8-bit operations (two a multiply-add) per second that all threads do together, at the device's level.
+/// 8-bit operations (two a multiply-add) per second that all threads do together, at the device's level; the best of six
+/// short stretches.
 pub fn int8_ceiling(pool: &Pool, level: Level) -> f64 {
     const ROUNDS: usize = 200_000;
     let mut best = 0.0f64;
-    for _ in 0..12 {
+    for _ in 0..6 {
         let start = Instant::now();
         pool.run(pool.threads(), &|i, _| {
             std::hint::black_box(dispatch(level, Dots { rounds: ROUNDS, seed: i as i32 }));

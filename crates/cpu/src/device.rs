@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use firth_graph::*;
 use firth_simd::Level;
 
+use crate::ceiling::read_rate;
 use crate::kernels;
 use crate::memory::{Region, Slabs};
 use crate::pool::Pool;
@@ -180,6 +181,13 @@ impl Device for CpuDevice {
         let mut held = self.shared.lock();
         held.weights.push(Arc::new(stored));
         Ok(WeightId(held.weights.len() as u32 - 1))
+    }
+
+    fn read_rate(&self) -> Option<f64> {
+        let weights = self.shared.lock().weights.clone();
+        let parts: Vec<&[u8]> = weights.iter().filter_map(|w| w.laid_out()).collect();
+        let beyond_caches = parts.iter().map(|p| p.len()).sum::<usize>() >= 64 << 20;
+        beyond_caches.then(|| read_rate(&self.shared.pool, &parts))
     }
 
     fn state(&self, spec: &StateSpec, n: usize) -> Result<StateId, LoadError> {

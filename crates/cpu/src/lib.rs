@@ -17,7 +17,7 @@ mod states;
 mod step;
 mod store;
 
-pub use ceiling::{int8_ceiling, read_ceiling};
+pub use ceiling::{ReadGauge, int8_ceiling};
 pub use device::{CpuDevice, CpuOptions};
 pub use firth_simd::{Level, LevelError};
 pub use memory::Region;

@@ -160,6 +160,14 @@ impl StoredWeight {
         region
     }
 
+    /// The weight's memory, where it is laid out.
+    pub fn laid_out(&self) -> Option<&[u8]> {
+        match &self.memory {
+            Memory::Own(region) => Some(region.as_slice()),
+            Memory::Mapped(_) => None,
+        }
+    }
+
     /// The start of a weight kept as elements.
     pub fn elements(&self) -> *mut u8 {
         assert!(matches!(self.form, Form::Elements), "the weight is kept as elements");

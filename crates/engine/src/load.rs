@@ -215,6 +215,12 @@ impl Engine {
         self.states.iter().map(|s| bytes(s) as u64).sum()
     }
 
+    /// Bytes a second at which the devices read the weights that they hold, measured now ([`Device::read_rate`]); of
+    /// several devices the first that knows.
+    pub fn read_rate(&self) -> Option<f64> {
+        self.resources.devices.iter().find_map(|d| d.read_rate())
+    }
+
     /// Switches timing per op on or off and returns what was measured.
     pub fn profile(&mut self, on: bool) -> Vec<(String, f64, u64)> {
         self.runner.profile(on)

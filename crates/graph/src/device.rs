@@ -250,6 +250,12 @@ pub trait Device: Send + Sync {
         on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<WeightId, LoadError>;
 
+    /// Bytes a second at which plain loads read the weights where they lie, measured now: the ceiling of a step that
+    /// reads each once. `None` where caches would answer, or where it cannot be measured.
+    fn read_rate(&self) -> Option<f64> {
+        None
+    }
+
     /// Makes a state of `n` pages or slots.
     fn state(&self, spec: &StateSpec, n: usize) -> Result<StateId, LoadError>;
 
