@@ -1,12 +1,13 @@
 //! The forms in which activations meet a weight: f32, or int8 in blocks of 32 or 256.
 //!
-//! Rows are packed in tiles of six (the last tile has what is left), and inside a tile the rows are
+//! Rows are packed in tiles of at most six, as many in each as can be (the last tile has what is left): of eight rows
+//! two tiles of four, whose first meets its panel while memory is still bringing it. Inside a tile the rows are
 //! interleaved, so that a kernel walks one pointer. A tile is one stretch of memory and is filled by
 //! one call, so tiles can be shared out to threads.
 
 use firth_simd::{Kernel, LANES, Level, Simd, dispatch};
 
-/// Rows of a full tile.
+/// Rows of a tile at most.
 pub const TILE_ROWS: usize = 6;
 
 /// Below this a block's largest magnitude counts as zero.
@@ -51,19 +52,24 @@ impl ActLayout {
         Self { form, k, rows: max_rows }.row_words() * 4 * max_rows
     }
 
-    /// Tiles of these rows: sixes, then one of what is left.
+    /// Tiles of these rows.
     pub fn tiles(&self) -> usize {
-        self.rows.div_ceil(TILE_ROWS)
+        self.rows.div_ceil(self.height())
+    }
+
+    /// Rows of every tile but the last, 1 to 6.
+    pub fn height(&self) -> usize {
+        self.rows.div_ceil(self.rows.div_ceil(TILE_ROWS).max(1)).max(1)
     }
 
     /// Rows of tile `tile`, 1 to 6.
     pub fn tile_rows(&self, tile: usize) -> usize {
-        (self.rows - tile * TILE_ROWS).min(TILE_ROWS)
+        (self.rows - tile * self.height()).min(self.height())
     }
 
     /// Where tile `tile` lies in the buffer, in bytes.
     pub fn tile_range(&self, tile: usize) -> std::ops::Range<usize> {
-        let start = tile * TILE_ROWS * self.row_words() * 4;
+        let start = tile * self.height() * self.row_words() * 4;
         start..start + self.tile_rows(tile) * self.row_words() * 4
     }
 
@@ -116,7 +122,7 @@ pub fn fill_tile(level: Level, layout: &ActLayout, tile: usize, src: RowSource, 
     assert_eq!(dst.len(), rows * layout.row_words() * 4, "bytes of a tile of {rows} rows");
     let mut bad = 0;
     for r in 0..rows {
-        let x = src.row(tile * TILE_ROWS + r, layout.k);
+        let x = src.row(tile * layout.height() + r, layout.k);
         let row = Row { layout, rows, r, x, dst };
         if dispatch(level, row) {
             bad |= 1 << r;

@@ -326,26 +326,37 @@ impl Call<'_> {
 
     /// Every tile of the activations against panels that lie at `panels`.
     fn tiles<T: TileFn>(&self, panels: *const u8, panel_bytes: usize, range: Range<usize>) {
-        let a = &self.act.layout;
-        let full = a.rows / TILE_ROWS;
-        if self.level != Level::Avx512 {
-            self.run::<T, 0>(panels, panel_bytes, range.clone(), 0, full, TILE_ROWS);
-            if !a.rows.is_multiple_of(TILE_ROWS) {
-                self.run::<T, 0>(panels, panel_bytes, range, full, 1, a.rows % TILE_ROWS);
-            }
-            return;
-        }
+        let (rows, height) = (self.act.layout.rows, self.act.layout.height());
+        let full = rows / height;
         // What is left over first: it fetches the panel ahead.
-        match a.rows % TILE_ROWS {
-            1 => self.run::<T, 1>(panels, panel_bytes, range.clone(), full, 1, 1),
-            2 => self.run::<T, 2>(panels, panel_bytes, range.clone(), full, 1, 2),
-            3 => self.run::<T, 3>(panels, panel_bytes, range.clone(), full, 1, 3),
-            4 => self.run::<T, 4>(panels, panel_bytes, range.clone(), full, 1, 4),
-            5 => self.run::<T, 5>(panels, panel_bytes, range.clone(), full, 1, 5),
-            _ => {}
+        self.run_rows::<T>(panels, panel_bytes, range.clone(), full, 1, rows % height);
+        self.run_rows::<T>(panels, panel_bytes, range, 0, full, height);
+    }
+
+    /// `n_tiles` tiles of `rows` rows from tile `tile` on.
+    fn run_rows<T: TileFn>(
+        &self,
+        panels: *const u8,
+        panel_bytes: usize,
+        range: Range<usize>,
+        tile: usize,
+        n_tiles: usize,
+        rows: usize,
+    ) {
+        macro_rules! run {
+            ($rows:literal) => {
+                self.run::<T, $rows>(panels, panel_bytes, range, tile, n_tiles, rows)
+            };
         }
-        if full > 0 {
-            self.run::<T, TILE_ROWS>(panels, panel_bytes, range, 0, full, TILE_ROWS);
+        match rows {
+            0 => {}
+            _ if self.level != Level::Avx512 => run!(0),
+            1 => run!(1),
+            2 => run!(2),
+            3 => run!(3),
+            4 => run!(4),
+            5 => run!(5),
+            _ => run!(6),
         }
     }
 
@@ -359,9 +370,6 @@ impl Call<'_> {
         stride: usize,
     ) {
         let a = &self.act.layout;
-        if n_tiles == 0 {
-            return;
-        }
         let tiles = self.act.data[a.tile_range(tile).start..].as_ptr();
         let tiles = Tiles::<T, R> {
             panels,
@@ -371,7 +379,7 @@ impl Call<'_> {
             tile_bytes: stride * a.row_words() * 4,
             n_tiles,
             stride,
-            row0: tile * TILE_ROWS,
+            row0: tile * a.height(),
             k: a.padded_k(),
             n: self.layout.n,
             out: self.out,

@@ -4,7 +4,6 @@ use std::marker::PhantomData;
 
 use firth_simd::{Kernel, LANES, Level, Simd, prefetch_far};
 
-use crate::act::TILE_ROWS;
 use crate::panel::layout::PANEL;
 
 /// Where results go: row `i`, output `j` at `ptr[i * stride + j]`, or with an index at `ptr[index[i] * stride + j]`.
@@ -190,7 +189,7 @@ impl<T: TileFn, const R: usize> Tiles<'_, T, R> {
         // SAFETY: handed on to the caller.
         unsafe {
             let sums = T::tile::<S, NR, NH>(s, p, tile, stride, self.k, row0, half);
-            let first = self.row0 + t * TILE_ROWS + row0;
+            let first = self.row0 + t * self.stride + row0;
             let j = panel * PANEL + half * LANES;
             // No call on the common way: the sums would have to lie in memory across it, and the compiler would
             // keep them there in the loop that makes them.

@@ -119,7 +119,7 @@ fn gather<'a>(layout: &ActLayout, rows: &[u32], row: impl Fn(u32) -> &'a [u8], t
     for tile in 0..layout.tiles() {
         let n = layout.tile_rows(tile);
         let dst = tiles[layout.tile_range(tile)].as_chunks_mut::<4>().0;
-        for (i, r) in rows[tile * TILE_ROWS..][..n].iter().enumerate() {
+        for (i, r) in rows[tile * layout.height()..][..n].iter().enumerate() {
             for (to, word) in dst[i..].iter_mut().step_by(n).zip(row(*r).as_chunks::<4>().0) {
                 *to = *word;
             }

@@ -25,9 +25,12 @@ use packed::{ActBuffer, n_rows};
 /// Bytes of panels that make a chunk in decode: some microseconds of memory traffic.
 const CHUNK_BYTES: usize = 64 << 10;
 
+/// Rows that wait for memory rather than for arithmetic.
+const FEW_ROWS: usize = 2 * TILE_ROWS;
+
 /// Panels to a chunk: few rows are bound by memory and want long runs, many rows are bound by arithmetic.
 fn panels_per_chunk(l: &PanelLayout, rows: usize, threads: usize) -> usize {
-    let by_bytes = if rows <= TILE_ROWS { CHUNK_BYTES / l.panel_bytes().max(1) } else { 1 };
+    let by_bytes = if rows <= FEW_ROWS { CHUNK_BYTES / l.panel_bytes().max(1) } else { 1 };
     by_bytes.min(l.panels().div_ceil(4 * threads)).max(1)
 }
 
@@ -54,7 +57,7 @@ impl Step for MatMul {
     fn ahead(&self, cx: &Cx, chunk: usize) -> Option<&[u8]> {
         let rows = n_rows(&self.x.layout, &cx.x);
         let first = chunk * panels_per_chunk(self.weight.layout(), rows, self.threads);
-        (rows <= TILE_ROWS).then(|| self.weight.ahead(first)).flatten()
+        (rows <= FEW_ROWS).then(|| self.weight.ahead(first)).flatten()
     }
 
     fn run(&self, cx: &Cx, chunk: usize, worker: &mut Worker) {
@@ -74,7 +77,7 @@ impl Step for MatMul {
             let bad = self.acts.bad[tile].load(Ordering::Relaxed);
             for r in (0..TILE_ROWS).filter(|r| bad >> r & 1 == 1) {
                 // SAFETY: columns of this chunk.
-                unsafe { poison(&y, tile * TILE_ROWS + r, &columns) };
+                unsafe { poison(&y, tile * layout.height() + r, &columns) };
             }
         }
     }

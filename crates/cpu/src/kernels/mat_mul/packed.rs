@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use firth_graph::{Extents, Layout, LoadError, Op, Place, SegOp, Segment};
 use firth_simd::Level;
 
-use crate::act::{ActLayout, Form, RowSource, TILE_ROWS, fill_tile};
+use crate::act::{ActLayout, Form, RowSource, fill_tile};
 use crate::device::Shared;
 use crate::memory::Region;
 use crate::operand::{Cx, Operand, Rows};
@@ -14,7 +14,7 @@ use crate::panel::PanelLayout;
 use crate::program::CompileCx;
 use crate::step::{Step, Worker};
 
-/// How the rows of a value are grouped in a buffer: tiles of six for a matrix, single rows for experts, whose
+/// How the rows of a value are grouped in a buffer: tiles for a matrix, single rows for experts, whose
 /// rows go to different weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Grouping {
@@ -166,27 +166,33 @@ struct Quantise {
 }
 
 impl Quantise {
-    /// Rows that one piece (a tile, or a single row) may hold, and pieces to a chunk.
-    fn piece(&self) -> (usize, usize) {
-        match self.key.grouping {
-            Grouping::Tiles => (TILE_ROWS, (4096 / (self.k * TILE_ROWS).max(1)).max(1)),
-            Grouping::Singles => (1, (4096 / self.k.max(1)).max(1)),
-        }
+    /// Rows of a piece (a tile, or a single row) of `n` rows, and pieces to a chunk.
+    fn piece(&self, n: usize) -> (usize, usize) {
+        let rows = match self.key.grouping {
+            Grouping::Tiles => self.all(n).height(),
+            Grouping::Singles => 1,
+        };
+        (rows, (4096 / (self.k * rows).max(1)).max(1))
+    }
+
+    fn all(&self, rows: usize) -> ActLayout {
+        ActLayout { form: self.key.form, k: self.k, rows }
     }
 }
 
 impl Step for Quantise {
     fn chunks(&self, cx: &Cx) -> usize {
-        let (rows, pieces) = self.piece();
-        cx.rows(&self.x).n().div_ceil(rows).div_ceil(pieces)
+        let n = cx.rows(&self.x).n();
+        let (rows, pieces) = self.piece(n);
+        n.div_ceil(rows).div_ceil(pieces)
     }
 
     fn run(&self, cx: &Cx, chunk: usize, _worker: &mut Worker) {
         let x = cx.rows(&self.x);
         let n = x.n();
-        let (rows, pieces) = self.piece();
+        let (rows, pieces) = self.piece(n);
         for piece in chunk * pieces..((chunk + 1) * pieces).min(n.div_ceil(rows)) {
-            let all = ActLayout { form: self.key.form, k: self.k, rows: n };
+            let all = self.all(n);
             let (layout, tile, range) = match self.key.grouping {
                 Grouping::Tiles => (all, piece, all.tile_range(piece)),
                 Grouping::Singles => {
