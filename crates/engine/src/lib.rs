@@ -11,6 +11,7 @@ mod pace;
 mod pools;
 mod prepare;
 mod probs;
+mod read_ahead;
 mod request;
 mod sampler;
 mod schedule;

@@ -13,6 +13,7 @@ use crate::error::EngineError;
 use crate::observe::Seen;
 use crate::options::EngineOptions;
 use crate::prepare::{Prog, prepare};
+use crate::read_ahead::reading_ahead;
 use crate::spec::{Head, SpecOptions};
 use crate::state_file::Identity;
 use crate::step::{Scratch, Slots};
@@ -113,20 +114,19 @@ impl Engine {
         let refs: Vec<&dyn Device> = devices.iter().map(|d| &**d).collect();
         let p = prepare(file, &refs, options)?;
         let mut resources = Resources::new(devices);
-        let mut runner = |prog: &Prog, resources: &mut Resources| {
-            let count = |s: &StateDecl| p.pools.count(s);
-            resources.load(&prog.graph, &prog.plan, &mut |decl| open(file, decl), &count, on)?;
-            Runner::new(&prog.graph, prog.plan.clone(), resources)
-        };
-        let main = runner(&p.main, &mut resources)?;
-        let head = match &p.head {
-            Some(prog) => {
-                let group = p.info.groups.len() - 1;
-                let draft = p.info.draft.expect("a model with a head");
-                Some(Head::new(runner(prog, &mut resources)?, group, draft.width, p.ctx, prog.sampler))
-            }
-            None => None,
-        };
+        let graphs: Vec<&Graph> = std::iter::once(&p.main).chain(&p.head).map(|prog| &prog.graph).collect();
+        let (main, head) = reading_ahead(file, &graphs, on, |on| {
+            let mut runner = |prog: &Prog| {
+                let count = |s: &StateDecl| p.pools.count(s);
+                resources.load(&prog.graph, &prog.plan, &mut |decl| open(file, decl), &count, on)?;
+                Runner::new(&prog.graph, prog.plan.clone(), &resources)
+            };
+            Ok::<_, LoadError>((runner(&p.main)?, p.head.as_ref().map(runner).transpose()?))
+        })?;
+        let head = head.zip(p.head.as_ref()).map(|(runner, prog)| {
+            let (group, draft) = (p.info.groups.len() - 1, p.info.draft.expect("a model with a head"));
+            Head::new(runner, group, draft.width, p.ctx, prog.sampler)
+        });
         let memory = Memory::new(p.pools.memory());
         let mut group_states = vec![Vec::new(); p.info.groups.len()];
         for s in &p.main.graph.states {
