@@ -116,6 +116,8 @@ impl CpuDevice {
             name: options.name.clone(),
             description: format!("{:?}, {} threads", options.level, pool.threads()),
             free_bytes: options.max_bytes,
+            max_state_bytes: None,
+            reuse_after: 0,
             shares_host_memory: true,
         };
         let shared = Shared {

@@ -1,13 +1,16 @@
-//! From an op of a segment to dispatches: operands described, parameters written, pipelines and bind groups made.
+//! From the ops of a segment to dispatches: operands described, parameters written, independent ops by the same kernel
+//! joined in one dispatch.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use firth_graph::{Extent, Extents, Layout, LoadError, Place, SegOp, Segment, Sym, Type};
+use firth_graph::{Extent, Extents, Graph, Layout, LoadError, Place, Plan, SegOp, Segment, Sym, Type};
 
+use crate::kernels;
 use crate::module::{self, Source};
 use crate::shared::Shared;
 use crate::states::State;
-use crate::store::StoredWeight;
+use crate::store::{self, StoredWeight};
 
 /// Bytes of the parameters of one dispatch.
 pub const PARAM_BYTES: usize = 512;
@@ -37,15 +40,115 @@ pub(crate) struct Kernel<'a> {
     pub parts: &'a [&'a str],
     pub values: Vec<(&'static str, String)>,
     pub groups: Groups,
+    pub share: Share,
 }
 
-/// A dispatch, ready but for its bind group.
+/// Whether one dispatch may serve several ops by the same kernel: their results must not depend on each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// The kernel has a dispatch of its own.
+    Never,
+    /// Where the other's operand 0 has as many rows: the kernel was chosen by that.
+    SameRows,
+    /// With any other.
+    Any,
+}
+
+/// A dispatch on its way, with the ops it serves.
 pub(crate) struct Draft {
     pub name: &'static str,
-    pub pipeline: crate::shared::Pipeline,
+    pub members: Vec<Member>,
+    parts: Vec<String>,
+    values: Vec<(&'static str, String)>,
+    sources: Vec<Source>,
+    writable: Vec<bool>,
+    /// Buffers of operands.
+    first: usize,
+    share: Share,
+    rows: Option<[Extent; 3]>,
+}
+
+/// What one op has of its own in a dispatch.
+pub(crate) struct Member {
     pub buffers: Vec<wgpu::Buffer>,
     pub params: [u32; PARAM_BYTES / 4],
     pub groups: Groups,
+    /// Bytes of the arena that it reads and writes.
+    reads: Vec<Range<usize>>,
+    writes: Vec<Range<usize>>,
+}
+
+/// Storage buffers of a kernel that every adapter takes, the arena among them.
+const MAX_STORAGE: usize = 8;
+/// Ops of a dispatch at most: their number is an axis of its groups.
+const MAX_MEMBERS: usize = 4;
+
+fn overlap(a: &[Range<usize>], b: &[Range<usize>]) -> bool {
+    a.iter().any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
+}
+
+impl Member {
+    /// Whether the order of the two matters.
+    fn depends(&self, other: &Member) -> bool {
+        overlap(&self.writes, &other.reads)
+            || overlap(&self.reads, &other.writes)
+            || overlap(&self.writes, &other.writes)
+    }
+}
+
+impl Draft {
+    /// Whether another op can join: the same text, and room for its buffers.
+    fn takes(&self, other: &Draft) -> bool {
+        self.share != Share::Never
+            && self.name == other.name
+            && self.rows == other.rows
+            && self.sources == other.sources
+            && self.writable == other.writable
+            && !self.writable.contains(&true)
+            && self.members.len() < MAX_MEMBERS
+            && (self.members.len() + 1) * self.writable.len() < MAX_STORAGE
+            && self.values == other.values
+            && self.parts == other.parts
+    }
+
+    /// The text for as many members as there are.
+    pub fn text(&self, compact: bool) -> String {
+        let shape = module::Shape {
+            compact,
+            members: self.members.len(),
+            operands: &self.sources,
+            writable: &self.writable,
+            own: self.first,
+        };
+        module::text(&shape, &self.parts, &self.values)
+    }
+
+    /// Access of all members' buffers.
+    pub fn writable(&self) -> Vec<bool> {
+        self.writable.repeat(self.members.len())
+    }
+
+    /// Workgroups of a step; the third axis numbers the members where there are several.
+    pub fn groups(&self, x: &Extents) -> [usize; 3] {
+        groups(self.members.iter().map(|m| &m.groups), x)
+    }
+}
+
+/// Workgroups that serve several ops in a step.
+pub(crate) fn groups<'a>(all: impl ExactSizeIterator<Item = &'a Groups>, x: &Extents) -> [usize; 3] {
+    let n = all.len();
+    let largest = all.map(|g| g(x)).fold([0; 3], |a, b| [a[0].max(b[0]), a[1].max(b[1]), a[2].max(b[2])]);
+    match n {
+        1 => largest,
+        _ if largest.contains(&0) => [0; 3],
+        _ => [largest[0], largest[1], n],
+    }
+}
+
+/// Where a dry run finds what a real one finds loaded.
+pub(crate) struct Dry<'a> {
+    pub graph: &'a Graph,
+    pub plan: &'a Plan,
 }
 
 /// Collects the dispatches of a segment.
@@ -57,9 +160,45 @@ pub(crate) struct CompileCx<'a> {
     pub drafts: Vec<Draft>,
     /// Bytes of buffers that kernels asked for.
     pub own_bytes: u64,
+    /// A count of dispatches alone: nothing is loaded, and no buffer is made.
+    pub dry: Option<Dry<'a>>,
+    reads: Vec<Range<usize>>,
+    writes: Vec<Range<usize>>,
 }
 
-impl CompileCx<'_> {
+impl<'a> CompileCx<'a> {
+    pub fn new(
+        segment: &'a Segment,
+        shared: &'a Arc<Shared>,
+        slots: &'a [usize],
+        dry: Option<Dry<'a>>,
+    ) -> Self {
+        let (drafts, reads, writes) = (Vec::new(), Vec::new(), Vec::new());
+        CompileCx { segment, shared, slots, drafts, own_bytes: 0, dry, reads, writes }
+    }
+
+    /// All ops of the segment.
+    pub fn run(&mut self) -> Result<(), LoadError> {
+        let segment = self.segment;
+        for op in &segment.ops {
+            let types: Vec<Type> = op.inputs.iter().map(|v| segment.values[*v].ty).collect();
+            self.reads = op.inputs.iter().filter_map(|v| self.reach(*v)).collect();
+            self.writes = op.results.iter().filter_map(|v| self.reach(*v)).collect();
+            let kernel = kernels::find(&op.op, &types).expect("the planner asked whether there is a kernel");
+            (kernel.compile)(self, op)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the arena that a value reaches.
+    fn reach(&self, v: usize) -> Option<Range<usize>> {
+        let value = &self.segment.values[v];
+        let in_arena = matches!(value.place, Place::Arena(_) | Place::Host(_));
+        let layout = value.ty.layout().filter(|_| in_arena)?;
+        let at = self.arena_byte(v);
+        Some(at + layout.offset..at + layout.reach(&self.segment.bounds))
+    }
+
     /// The layout of a tensor value.
     pub fn layout(&self, v: usize) -> &Layout {
         self.segment.values[v].ty.layout().expect("a tensor")
@@ -67,8 +206,11 @@ impl CompileCx<'_> {
 
     /// The weight that a value is, or is a view of.
     pub fn weight(&self, v: usize) -> Option<Arc<StoredWeight>> {
-        match self.segment.values[v].place {
-            Place::Weight(w) => Some(self.shared.weight(self.segment.weights[w])),
+        match (self.segment.values[v].place, &self.dry) {
+            (Place::Weight(w), Some(dry)) => {
+                Some(Arc::new(store::imagined(self.shared, &dry.plan.weight_specs[w])))
+            }
+            (Place::Weight(w), None) => Some(self.shared.weight(self.segment.weights[w])),
             _ => None,
         }
     }
@@ -76,11 +218,17 @@ impl CompileCx<'_> {
     /// The state that a value is a version of.
     pub fn state(&self, v: usize) -> Arc<State> {
         let Place::State(s) = self.segment.values[v].place else { unreachable!("the operand is a state") };
-        self.shared.state(self.segment.states[s])
+        match &self.dry {
+            Some(dry) => Arc::new(State::imagined(self.shared, &dry.graph.states[s].spec)),
+            None => self.shared.state(self.segment.states[s]),
+        }
     }
 
     /// A storage buffer for a kernel alone.
     pub fn buffer(&mut self, what: &str, bytes: usize) -> Result<wgpu::Buffer, LoadError> {
+        if self.dry.is_some() {
+            return Ok(self.shared.nothing.clone());
+        }
         let (needed, free) = (bytes as u64, self.shared.max_binding());
         if needed > free {
             let (what, device) = (what.to_string(), self.shared.name.clone());
@@ -89,6 +237,15 @@ impl CompileCx<'_> {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
         let buffer = self.shared.buffer(what, needed, usage)?;
         self.own_bytes += buffer.size();
+        Ok(buffer)
+    }
+
+    /// A buffer of numbers that stay.
+    pub fn constants(&mut self, what: &str, words: &[u32]) -> Result<wgpu::Buffer, LoadError> {
+        let buffer = self.buffer(what, words.len() * 4)?;
+        if self.dry.is_none() {
+            self.shared.conn.queue.write_buffer(&buffer, 0, bytemuck::cast_slice(words));
+        }
         Ok(buffer)
     }
 
@@ -101,7 +258,7 @@ impl CompileCx<'_> {
         }
     }
 
-    /// Adds a dispatch.
+    /// Adds a dispatch, or an op to an earlier one.
     pub fn push(&mut self, k: Kernel) -> Result<(), LoadError> {
         assert!(
             k.operands.len() <= MAX_OPERANDS && k.scalars.len() <= MAX_SCALARS,
@@ -123,14 +280,35 @@ impl CompileCx<'_> {
         params[SCALARS..SCALARS + k.scalars.len()].copy_from_slice(k.scalars);
         let first = buffers.len();
         buffers.extend(k.buffers);
+        let rows = |v: usize| self.segment.values[v].ty.layout().map(|l| l.shape.axes());
+        let rows = match k.share {
+            Share::SameRows => rows(k.operands[0]).map(|[_, a, b, c]| [a, b, c]),
+            Share::Never | Share::Any => None,
+        };
         let writable: Vec<bool> = buffers.iter().map(|b| b.1).collect();
-        let mut values = k.values;
-        values.push(("BUF", first.to_string()));
-        let text = module::text(self.shared.compact, &sources, &writable, k.parts, &values);
-        let pipeline = self.shared.pipeline(k.name, &text, &writable)?;
-        let buffers = buffers.into_iter().map(|b| b.0).collect();
-        self.drafts.push(Draft { name: k.name, pipeline, buffers, params, groups: k.groups });
+        let member = Member {
+            buffers: buffers.into_iter().map(|b| b.0).collect(),
+            params,
+            groups: k.groups,
+            reads: self.reads.clone(),
+            writes: self.writes.clone(),
+        };
+        let parts = k.parts.iter().map(|p| p.to_string()).collect();
+        let (values, members) = (k.values, vec![member]);
+        let (name, share) = (k.name, k.share);
+        self.place(Draft { name, members, parts, values, sources, writable, first, share, rows });
         Ok(())
+    }
+
+    /// Behind all others, or with an earlier one that it can join: none from there on may depend on it.
+    fn place(&mut self, draft: Draft) {
+        let own = &draft.members[0];
+        let clear = self.drafts.iter().rev().take_while(|d| !d.members.iter().any(|m| m.depends(own)));
+        let clear = self.drafts.len() - clear.count();
+        match self.drafts[clear..].iter_mut().rev().find(|d| d.takes(&draft)) {
+            Some(d) => d.members.extend(draft.members),
+            None => self.drafts.push(draft),
+        }
     }
 
     /// Offset, strides and axes of an operand in words; of byte layouts the kernel makes its own.

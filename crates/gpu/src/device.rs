@@ -6,6 +6,7 @@ use std::sync::Arc;
 use firth_graph::*;
 
 use crate::adapter::{self, AdapterSummary, OpenError};
+use crate::compile::Dry;
 use crate::kernels;
 use crate::program::GpuProgram;
 use crate::shared::Shared;
@@ -24,9 +25,13 @@ pub struct GpuOptions {
     pub compact: Option<bool>,
     /// Ops that the device says it lacks: for tests of placement.
     pub without: Vec<&'static str>,
-    /// Bytes that weights, states and scratch may take together; no limit but the adapter's when `None`.
+    /// Bytes that weights, states and scratch may take together; when `None` nine tenths of the adapter's memory, where
+    /// that is known: the rest is for the driver and for others.
     pub max_bytes: Option<u64>,
 }
+
+/// Far enough for the products of one value, their biases, norms and rotations to be joined.
+const REUSE_AFTER: usize = 16;
 
 /// A GPU.
 pub struct GpuDevice {
@@ -47,11 +52,15 @@ impl GpuDevice {
         let info = DeviceInfo {
             name: format!("gpu:{}", options.adapter),
             description: format!("{} ({})", adapter.name, adapter.driver),
-            free_bytes: smaller(options.max_bytes, adapter.memory),
+            free_bytes: smaller(options.max_bytes, adapter.memory.map(|m| m / 10 * 9)),
+            max_state_bytes: None,
+            reuse_after: REUSE_AFTER,
             shares_host_memory: false,
         };
         let compact = options.compact.unwrap_or(adapter.is_cpu);
         let shared = Arc::new(Shared::new(conn, info.name.clone(), compact, options.max_bytes));
+        let max_state_bytes = Some(states::max_bytes(shared.max_binding()));
+        let info = DeviceInfo { max_state_bytes, ..info };
         Ok(GpuDevice { info, shared, without: options.without, adapter })
     }
 
@@ -128,6 +137,10 @@ impl Device for GpuDevice {
 
     fn write_page(&self, state: StateId, page: usize, bytes: &[u8]) -> Result<(), Lost> {
         self.shared.state(state).write(&self.shared, page, bytes)
+    }
+
+    fn dispatches(&self, graph: &Graph, plan: &Plan, segment: &Segment, step: &Extents) -> Option<usize> {
+        GpuProgram::count(segment, &self.shared, Dry { graph, plan }, step).ok()
     }
 
     fn compile(&self, segment: &Segment) -> Result<Box<dyn Program>, LoadError> {

@@ -1,22 +1,47 @@
 //! A compiled segment: one upload, one pass, one readback a step, over buffers and bind groups made at load.
+//! Two steps may be on their way.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
-use firth_graph::{Extents, HostValues, Layout, LoadError, Lost, Place, Program, Segment, Ticket, Type};
+use firth_graph::{Extents, HostValues, Layout, LoadError, Lost, Place, Program, Segment, Ticket};
 
-use crate::compile::{CompileCx, Draft, Groups, PARAM_BYTES};
-use crate::kernels;
-use crate::shared::Shared;
+use crate::compile::{self, CompileCx, Draft, Dry, Groups, PARAM_BYTES};
+use crate::shared::{Pipeline, Shared};
 
+/// How long a step may take; then the device counts as lost.
+const STEP: Duration = Duration::from_secs(600);
 /// How long results of finished work may take to be handed over.
-const MAPPED: std::time::Duration = std::time::Duration::from_secs(30);
+const MAPPED: Duration = Duration::from_secs(30);
+/// Steps that may be on their way.
+const FLIGHTS: usize = 2;
+/// Workgroups after which a long step goes on in another submission, so that no watchdog finds one too long.
+const SUBMISSION: usize = 1 << 17;
 
 /// A dispatch of the pass.
 struct Dispatch {
     pipeline: wgpu::ComputePipeline,
     bind: wgpu::BindGroup,
-    groups: Groups,
+    groups: Vec<Groups>,
+}
+
+/// Where the results of a step come back.
+struct Readback {
+    buffer: wgpu::Buffer,
+    mapped: (Sender<Result<(), wgpu::BufferAsyncError>>, Receiver<Result<(), wgpu::BufferAsyncError>>),
+}
+
+/// A step on its way.
+struct Flight {
+    ticket: Ticket,
+    step: Extents,
+    /// Bytes that come back.
+    back: usize,
+    /// Which readback takes them.
+    readback: usize,
+    submission: wgpu::SubmissionIndex,
 }
 
 /// A host slot that the segment reads or writes.
@@ -37,14 +62,13 @@ pub(crate) struct GpuProgram {
     arena: wgpu::Buffer,
     extents: wgpu::Buffer,
     upload: wgpu::Buffer,
-    readback: wgpu::Buffer,
+    readbacks: [Readback; FLIGHTS],
     reads: Vec<Slot>,
     writes: Vec<Slot>,
     /// The upload as it is put together.
     staged: Vec<u8>,
-    /// Extents of the step in flight and bytes that come back.
-    flight: Option<(Extents, usize)>,
-    mapped: (Sender<Result<(), wgpu::BufferAsyncError>>, Receiver<Result<(), wgpu::BufferAsyncError>>),
+    /// Steps on their way, oldest first.
+    flights: VecDeque<Flight>,
     bytes: u64,
     submitted: u64,
 }
@@ -74,17 +98,26 @@ impl GpuProgram {
     /// Compiles a segment that the planner made for this device.
     pub fn new(segment: &Segment, shared: Arc<Shared>) -> Result<Self, LoadError> {
         let (at, end) = place_slots(segment);
-        let mut cx = CompileCx { segment, shared: &shared, slots: &at, drafts: Vec::new(), own_bytes: 0 };
-        for op in &segment.ops {
-            let types: Vec<Type> = op.inputs.iter().map(|v| segment.values[*v].ty).collect();
-            let kernel = kernels::find(&op.op, &types).expect("the planner asked whether there is a kernel");
-            (kernel.compile)(&mut cx, op)?;
-        }
+        let mut cx = CompileCx::new(segment, &shared, &at, None);
+        cx.run()?;
         let (drafts, own) = (std::mem::take(&mut cx.drafts), cx.own_bytes);
         let (reads, writes) = (slots(segment, &segment.reads, &at), slots(segment, &segment.writes, &at));
         let mut out = Self::build(segment, shared, drafts, end, reads, writes)?;
         out.bytes += own;
         Ok(out)
+    }
+
+    /// Dispatches of a step of this size, with nothing loaded.
+    pub fn count(
+        segment: &Segment,
+        shared: &Arc<Shared>,
+        dry: Dry,
+        step: &Extents,
+    ) -> Result<usize, LoadError> {
+        let (at, _) = place_slots(segment);
+        let mut cx = CompileCx::new(segment, shared, &at, Some(dry));
+        cx.run()?;
+        Ok(cx.drafts.iter().filter(|d| !d.groups(step).contains(&0)).count())
     }
 
     fn build(
@@ -114,26 +147,34 @@ impl GpuProgram {
         let arena = buffer("activations", arena_bytes, Usage::STORAGE | Usage::COPY_DST | Usage::COPY_SRC)?;
         let extents = buffer("extents", EXTENT_BYTES, Usage::UNIFORM | Usage::COPY_DST)?;
         let upload = buffer("step inputs", up, Usage::COPY_SRC | Usage::COPY_DST)?;
-        let readback = buffer("step outputs", back, Usage::MAP_READ | Usage::COPY_DST)?;
-        let params = buffer("parameters", drafts.len() * PARAM_BYTES, Usage::UNIFORM | Usage::COPY_DST)?;
-        let mut words: Vec<u32> = Vec::with_capacity(drafts.len() * PARAM_BYTES / 4);
-        drafts.iter().for_each(|d| words.extend(d.params));
+        let mut readback = || {
+            let buffer = buffer("step outputs", back, Usage::MAP_READ | Usage::COPY_DST)?;
+            Ok::<_, LoadError>(Readback { buffer, mapped: channel() })
+        };
+        let readbacks = [readback()?, readback()?];
+        let words: Vec<u32> = drafts.iter().flat_map(|d| &d.members).flat_map(|m| m.params).collect();
+        let params = buffer("parameters", words.len() * 4, Usage::UNIFORM | Usage::COPY_DST)?;
         shared.conn.queue.write_buffer(&params, 0, bytemuck::cast_slice(&words));
         let fixed = Fixed { arena: &arena, params: &params, extents: &extents };
-        let dispatches =
-            drafts.into_iter().enumerate().map(|(i, d)| fixed.bind(&shared.conn.device, i, d)).collect();
+        let mut dispatches = Vec::with_capacity(drafts.len());
+        let mut first = 0;
+        for d in drafts {
+            let pipeline = shared.pipeline(d.name, &d.text(shared.compact), &d.writable())?;
+            let next = first + d.members.len();
+            dispatches.push(fixed.bind(&shared.conn.device, first, pipeline, d));
+            first = next;
+        }
         shared.alive()?;
         Ok(GpuProgram {
             dispatches,
             arena,
             extents,
             upload,
-            readback,
+            readbacks,
             reads,
             writes,
             staged: Vec::with_capacity(up),
-            flight: None,
-            mapped: channel(),
+            flights: VecDeque::with_capacity(FLIGHTS),
             bytes,
             submitted: 0,
             shared,
@@ -154,8 +195,10 @@ impl GpuProgram {
         self.shared.conn.queue.write_buffer(&self.upload, 0, &self.staged);
     }
 
-    fn encode(&mut self, step: &Extents) -> (wgpu::CommandBuffer, usize) {
-        let mut encoder = self.shared.conn.device.create_command_encoder(&Default::default());
+    /// Encodes and submits a step: one pass, or where it is long several.
+    fn send(&self, step: &Extents, readback: &wgpu::Buffer) -> (wgpu::SubmissionIndex, usize) {
+        let conn = &self.shared.conn;
+        let mut encoder = conn.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(&self.upload, 0, &self.extents, 0, EXTENT_BYTES as u64);
         let mut from = EXTENT_BYTES;
         for r in &self.reads {
@@ -165,32 +208,76 @@ impl GpuProgram {
             }
             from += n;
         }
-        {
-            let mut pass = encoder.begin_compute_pass(&Default::default());
-            for d in &self.dispatches {
-                let [x, y, z] = (d.groups)(step);
-                if x * y * z > 0 {
-                    pass.set_pipeline(&d.pipeline);
-                    pass.set_bind_group(0, &d.bind, &[]);
-                    pass.dispatch_workgroups(x as u32, y as u32, z as u32);
-                }
+        let mut next = 0;
+        loop {
+            next = self.pass(step, &mut encoder, next);
+            if next == self.dispatches.len() {
+                break;
             }
+            conn.queue.submit([encoder.finish()]);
+            encoder = conn.device.create_command_encoder(&Default::default());
         }
         let mut back = 0;
         for w in &self.writes {
             let n = padded(w.layout.bytes(step));
             if n > 0 {
-                encoder.copy_buffer_to_buffer(
-                    &self.arena,
-                    w.at as u64,
-                    &self.readback,
-                    back as u64,
-                    n as u64,
-                );
+                encoder.copy_buffer_to_buffer(&self.arena, w.at as u64, readback, back as u64, n as u64);
             }
             back += n;
         }
-        (encoder.finish(), back)
+        (conn.queue.submit([encoder.finish()]), back)
+    }
+
+    /// A pass of the dispatches from `first` on, as many as one submission takes; the first that is left.
+    fn pass(&self, step: &Extents, encoder: &mut wgpu::CommandEncoder, first: usize) -> usize {
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        let mut work = 0;
+        for (i, d) in self.dispatches.iter().enumerate().skip(first) {
+            let [x, y, z] = compile::groups(d.groups.iter(), step);
+            if x * y * z == 0 {
+                continue;
+            }
+            work += x * y * z;
+            if work > SUBMISSION && i > first {
+                return i;
+            }
+            pass.set_pipeline(&d.pipeline);
+            pass.set_bind_group(0, &d.bind, &[]);
+            pass.dispatch_workgroups(x as u32, y as u32, z as u32);
+        }
+        self.dispatches.len()
+    }
+
+    fn lost(&self, reason: String) -> Lost {
+        self.shared.conn.fault.set(reason.clone());
+        Lost { device: self.shared.name.clone(), reason }
+    }
+
+    /// Waits for a flight and copies its results to the host.
+    fn land(&self, f: &Flight, host: &mut HostValues) -> Result<(), Lost> {
+        self.shared.wait_for(&f.submission, STEP)?;
+        if f.back == 0 {
+            return self.shared.check();
+        }
+        let readback = &self.readbacks[f.readback];
+        // Another thread's wait may be the one that calls back, a little after this one has returned.
+        match readback.mapped.1.recv_timeout(MAPPED) {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => return Err(self.lost(format!("step outputs cannot be read: {e}"))),
+            Err(_) => return Err(self.lost(format!("step outputs were not mapped within {MAPPED:?}"))),
+        }
+        {
+            let view = readback.buffer.slice(..f.back as u64).get_mapped_range();
+            let view = view.map_err(|e| self.lost(format!("step outputs cannot be read: {e}")))?;
+            let mut from = 0;
+            for w in &self.writes {
+                let n = w.layout.bytes(&f.step);
+                host.bytes_mut(w.slot)[..n].copy_from_slice(&view[from..from + n]);
+                from += padded(n);
+            }
+        }
+        readback.buffer.unmap();
+        self.shared.check()
     }
 }
 
@@ -214,77 +301,59 @@ struct Fixed<'a> {
 }
 
 impl Fixed<'_> {
-    fn bind(&self, device: &wgpu::Device, i: usize, d: Draft) -> Dispatch {
+    /// `first` is the number of the dispatch's first parameters.
+    fn bind(&self, device: &wgpu::Device, first: usize, pipeline: Pipeline, d: Draft) -> Dispatch {
         let params = wgpu::BufferBinding {
             buffer: self.params,
-            offset: (i * PARAM_BYTES) as u64,
-            size: wgpu::BufferSize::new(PARAM_BYTES as u64),
+            offset: (first * PARAM_BYTES) as u64,
+            size: wgpu::BufferSize::new((d.members.len() * PARAM_BYTES) as u64),
         };
         let fixed = [
             self.arena.as_entire_binding(),
             wgpu::BindingResource::Buffer(params),
             self.extents.as_entire_binding(),
         ];
-        let all = fixed.into_iter().chain(d.buffers.iter().map(|b| b.as_entire_binding()));
+        let buffers = d.members.iter().flat_map(|m| &m.buffers);
+        let all = fixed.into_iter().chain(buffers.map(|b| b.as_entire_binding()));
         let entries: Vec<_> = all
             .enumerate()
             .map(|(i, resource)| wgpu::BindGroupEntry { binding: i as u32, resource })
             .collect();
         let desc =
-            wgpu::BindGroupDescriptor { label: Some(d.name), layout: &d.pipeline.layout, entries: &entries };
+            wgpu::BindGroupDescriptor { label: Some(d.name), layout: &pipeline.layout, entries: &entries };
         let bind = device.create_bind_group(&desc);
-        Dispatch { pipeline: d.pipeline.pipeline, bind, groups: d.groups }
+        let groups = d.members.into_iter().map(|m| m.groups).collect();
+        Dispatch { pipeline: pipeline.pipeline, bind, groups }
     }
 }
 
 impl Program for GpuProgram {
     fn submit(&mut self, step: Extents, host: &mut HostValues) -> Result<Ticket, Lost> {
-        assert!(self.flight.is_none(), "one step of a program is in flight at a time");
+        assert!(self.flights.len() < FLIGHTS, "at most {FLIGHTS} steps of a program are in flight");
         self.shared.check()?;
         self.stage(&step, host);
-        let (commands, back) = self.encode(&step);
-        self.shared.conn.queue.submit([commands]);
+        let ticket = Ticket(self.submitted + 1);
+        // Neighbouring steps take turns.
+        let readback = (ticket.0 % FLIGHTS as u64) as usize;
+        let (submission, back) = self.send(&step, &self.readbacks[readback].buffer);
+        self.shared.check()?;
         if back > 0 {
-            let done = self.mapped.0.clone();
-            self.readback.slice(..back as u64).map_async(wgpu::MapMode::Read, move |r| {
+            let to = &self.readbacks[readback];
+            let done = to.mapped.0.clone();
+            to.buffer.slice(..back as u64).map_async(wgpu::MapMode::Read, move |r| {
                 // The receiver lives as long as the program.
                 let _ = done.send(r);
             });
         }
-        self.flight = Some((step, back));
-        self.submitted += 1;
-        self.shared.check()?;
-        Ok(Ticket(self.submitted))
+        self.flights.push_back(Flight { ticket, step, back, readback, submission });
+        self.submitted = ticket.0;
+        Ok(ticket)
     }
 
-    fn finish(&mut self, _ticket: Ticket, host: &mut HostValues) -> Result<(), Lost> {
-        let Some((step, back)) = self.flight.take() else { return Ok(()) };
-        if back == 0 {
-            return self.shared.check();
-        }
-        self.shared.wait()?;
-        let lost = |reason: String| {
-            self.shared.conn.fault.set(reason.clone());
-            Lost { device: self.shared.name.clone(), reason }
-        };
-        // Another thread's wait may be the one that calls back, a little after this one has returned.
-        match self.mapped.1.recv_timeout(MAPPED) {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => return Err(lost(format!("step outputs cannot be read: {e}"))),
-            Err(_) => return Err(lost(format!("step outputs were not mapped within {MAPPED:?}"))),
-        }
-        {
-            let view = self.readback.slice(..back as u64).get_mapped_range();
-            let view = view.map_err(|e| lost(format!("step outputs cannot be read: {e}")))?;
-            let mut from = 0;
-            for w in &self.writes {
-                let n = w.layout.bytes(&step);
-                host.bytes_mut(w.slot)[..n].copy_from_slice(&view[from..from + n]);
-                from += padded(n);
-            }
-        }
-        self.readback.unmap();
-        self.shared.check()
+    fn finish(&mut self, ticket: Ticket, host: &mut HostValues) -> Result<(), Lost> {
+        let Some(f) = self.flights.pop_front() else { return self.shared.check() };
+        assert_eq!(f.ticket, ticket, "steps are finished in the order in which they were submitted");
+        self.land(&f, host)
     }
 
     fn scratch_bytes(&self) -> u64 {

@@ -15,6 +15,8 @@ pub(crate) struct Shared {
     pub name: String,
     /// Whether kernels are kept short for the sake of the driver's compiler.
     pub compact: bool,
+    /// A buffer that stands for those that a dry run does not make.
+    pub nothing: wgpu::Buffer,
     max_bytes: Option<u64>,
     held: Mutex<Held>,
     pipelines: Mutex<Pipelines>,
@@ -45,7 +47,13 @@ pub(crate) struct Pipeline {
 impl Shared {
     pub fn new(conn: Connection, name: String, compact: bool, max_bytes: Option<u64>) -> Self {
         let (held, pipelines) = (Mutex::default(), Mutex::default());
-        Shared { conn, name, compact, max_bytes, held, pipelines }
+        let nothing = conn.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("nothing"),
+            size: 16,
+            usage: wgpu::BufferUsages::STORAGE,
+            mapped_at_creation: false,
+        });
+        Shared { conn, name, compact, nothing, max_bytes, held, pipelines }
     }
 
     /// Bytes of all buffers.
@@ -136,6 +144,19 @@ impl Shared {
     /// Waits until everything submitted is done.
     pub fn wait(&self) -> Result<(), Lost> {
         if let Err(e) = self.conn.device.poll(wgpu::PollType::wait_indefinitely()) {
+            self.conn.fault.set(e.to_string());
+        }
+        self.check()
+    }
+
+    /// Waits until a submission is done.
+    pub fn wait_for(
+        &self,
+        submission: &wgpu::SubmissionIndex,
+        at_most: std::time::Duration,
+    ) -> Result<(), Lost> {
+        let (submission_index, timeout) = (Some(submission.clone()), Some(at_most));
+        if let Err(e) = self.conn.device.poll(wgpu::PollType::Wait { submission_index, timeout }) {
             self.conn.fault.set(e.to_string());
         }
         self.check()

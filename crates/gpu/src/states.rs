@@ -195,11 +195,14 @@ impl Pool {
 impl State {
     /// `n` pages or slots.
     pub fn new(shared: &Shared, spec: &StateSpec, n: usize) -> Result<Self, LoadError> {
-        let words = match spec {
-            StateSpec::Kv(kv) => KvLayout(*kv).page_words(),
-            StateSpec::Recurrent(_) | StateSpec::Ring(_) => spec.page_bytes() / 4,
-        };
-        Ok(State { spec: spec.clone(), pool: Pool::new(shared, words, n)? })
+        Ok(State { spec: spec.clone(), pool: Pool::new(shared, words(spec), n)? })
+    }
+
+    /// A state as it would be made, in one buffer that holds nothing.
+    pub fn imagined(shared: &Shared, spec: &StateSpec) -> Self {
+        let words = words(spec);
+        let pool = Pool { n: 1, words, per_buffer: 1, buffers: vec![shared.nothing.clone()] };
+        State { spec: spec.clone(), pool }
     }
 
     /// The layout of keys and values.
@@ -244,6 +247,19 @@ impl State {
             _ => vec![(0, self.pool.words * 4)],
         }
     }
+}
+
+/// Words of a page or slot.
+fn words(spec: &StateSpec) -> usize {
+    match spec {
+        StateSpec::Kv(kv) => KvLayout(*kv).page_words(),
+        StateSpec::Recurrent(_) | StateSpec::Ring(_) => spec.page_bytes() / 4,
+    }
+}
+
+/// Bytes of a state at most: what a kernel can see of it, less what pages that fill no buffer leave over.
+pub(crate) fn max_bytes(max_binding: u64) -> u64 {
+    max_binding / 8 * 7 * MAX_BUFFERS as u64
 }
 
 fn element_bytes(dtype: Dtype) -> usize {

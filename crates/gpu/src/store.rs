@@ -79,6 +79,18 @@ fn in_panels(w: &WeightSpec) -> bool {
     !w.uses.contains(&Use::Elements)
 }
 
+/// A weight as it would be loaded, over a buffer that holds nothing.
+pub(crate) fn imagined(shared: &Shared, w: &WeightSpec) -> StoredWeight {
+    let format = in_panels(w).then(|| Format::of(w.dtype));
+    let mut out = StoredWeight { dims: dims(w), format, parts: Vec::new() };
+    let ranges = match format {
+        None => vec![0..out.dims[1]],
+        Some(_) => Cut::new(shared, &out).ranges(&out),
+    };
+    out.parts = ranges.into_iter().map(|range| Part { buffer: shared.nothing.clone(), range }).collect();
+    out
+}
+
 /// Bytes that a weight takes.
 pub(crate) fn weight_bytes(w: &WeightSpec) -> u64 {
     let d = dims(w);
@@ -182,36 +194,64 @@ fn panels(
     on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     out: &mut StoredWeight,
 ) -> Result<(), LoadError> {
-    let [_, n, e2, e3] = out.dims;
-    let (matrices, panels, panel_bytes) = (e2 * e3, out.panels(), out.panel_words() as u64 * 4);
-    // What a part is made of: panels of a matrix, or whole matrices.
-    let (items, item_panels) = if matrices == 1 { (panels, 1) } else { (matrices, panels) };
-    let item_bytes = panel_bytes * item_panels as u64;
-    let fit = (up.shared.max_binding() / item_bytes.max(1)) as usize;
-    if fit == 0 {
-        let what = if matrices == 1 { "a panel of 32 rows" } else { "an expert" };
-        return Err(too_large(up.shared, w, what, item_bytes));
+    let n = out.dims[1];
+    let (panels, panel_bytes) = (out.panels(), out.panel_words() as u64 * 4);
+    let cut = Cut::new(up.shared, out);
+    if cut.fit == 0 {
+        let what = if out.n_matrices() == 1 { "a panel of 32 rows" } else { "an expert" };
+        return Err(too_large(up.shared, w, what, cut.item_bytes));
     }
     let mut packer =
         Packer { format, dtype: w.dtype, words: Vec::new(), row: Vec::new(), widened: Vec::new() };
     let row_bytes = w.dtype.row_bytes(out.dims[0]).expect("rows are whole blocks");
-    for first in (0..items).step_by(fit) {
-        let last = items.min(first + fit);
-        let buffer = up.shared.buffer(&w.name, item_bytes * (last - first) as u64, USAGE)?;
-        for p in first * item_panels..last * item_panels {
+    for (items, range) in cut.items().zip(cut.ranges(out)) {
+        let buffer = up.shared.buffer(&w.name, cut.item_bytes * items.len() as u64, USAGE)?;
+        let first = items.start * cut.item_panels;
+        for p in first..items.end * cut.item_panels {
             let (matrix, panel) = (p / panels, p % panels);
             let rows = matrix * n + panel * PANEL..matrix * n + n.min((panel + 1) * PANEL);
             let end = rows.end * row_bytes;
             let bytes = &src.bytes()[rows.start * row_bytes..end];
             let packed = packer.panel(bytes, row_bytes);
-            up.write(&buffer, (p - first * item_panels) as u64 * panel_bytes, bytemuck::cast_slice(packed))?;
+            up.write(&buffer, (p - first) as u64 * panel_bytes, bytemuck::cast_slice(packed))?;
             src.done(end);
             proceed(on(bytes.len() as u64))?;
         }
-        let range = if matrices == 1 { first * PANEL..n.min(last * PANEL) } else { first..last };
         out.parts.push(Part { buffer, range });
     }
     Ok(())
+}
+
+/// How a weight is cut into parts: of a matrix panels, of experts whole matrices.
+struct Cut {
+    n: usize,
+    /// Items of a part at most.
+    fit: usize,
+    item_panels: usize,
+    item_bytes: u64,
+}
+
+impl Cut {
+    fn new(shared: &Shared, w: &StoredWeight) -> Self {
+        let (matrices, panels) = (w.n_matrices(), w.panels());
+        let (n, item_panels) = if matrices == 1 { (panels, 1) } else { (matrices, panels) };
+        let item_bytes = w.panel_words() as u64 * 4 * item_panels as u64;
+        Cut { n, fit: (shared.max_binding() / item_bytes.max(1)) as usize, item_panels, item_bytes }
+    }
+
+    fn items(&self) -> impl Iterator<Item = Range<usize>> {
+        let (n, fit) = (self.n, self.fit.max(1));
+        (0..n).step_by(fit).map(move |first| first..n.min(first + fit))
+    }
+
+    /// Rows or matrices of each part.
+    fn ranges(&self, w: &StoredWeight) -> Vec<Range<usize>> {
+        let rows = |r: Range<usize>| match w.n_matrices() {
+            1 => r.start * PANEL..w.dims[1].min(r.end * PANEL),
+            _ => r,
+        };
+        self.items().map(rows).collect()
+    }
 }
 
 struct Packer {

@@ -8,9 +8,9 @@ use std::ops::ControlFlow;
 
 use firth_quant::Dtype;
 
-use crate::graph::Type;
+use crate::graph::{Graph, Type};
 use crate::op::Op;
-use crate::plan::Segment;
+use crate::plan::{Plan, Segment};
 use crate::shape::{Extents, Shape};
 use crate::state::StateSpec;
 
@@ -23,6 +23,11 @@ pub struct DeviceInfo {
     pub description: String,
     /// Bytes it may still take, where it can say.
     pub free_bytes: Option<u64>,
+    /// Bytes that one state may take at most, where that is less.
+    pub max_state_bytes: Option<u64>,
+    /// Ops for which storage that is no longer read waits before it is used again: so long independent ops may be started
+    /// out of order.
+    pub reuse_after: usize,
     /// Whether its programs read and write host values in place.
     pub shares_host_memory: bool,
 }
@@ -267,6 +272,12 @@ pub trait Device: Send + Sync {
 
     /// Writes a page.
     fn write_page(&self, state: StateId, page: usize, bytes: &[u8]) -> Result<(), Lost>;
+
+    /// Kernels that it would start for a step of this size, where starting one costs something: without anything loaded.
+    fn dispatches(&self, g: &Graph, plan: &Plan, segment: &Segment, step: &Extents) -> Option<usize> {
+        let _ = (g, plan, segment, step);
+        None
+    }
 
     /// Makes a segment of a plan ready to run.
     fn compile(&self, segment: &Segment) -> Result<Box<dyn Program>, LoadError>;

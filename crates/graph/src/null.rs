@@ -25,6 +25,8 @@ impl NullDevice {
             name: name.into(),
             description: "computes nothing".into(),
             free_bytes: None,
+            max_state_bytes: None,
+            reuse_after: 0,
             shares_host_memory: true,
         };
         NullDevice { info, missing, next: AtomicU32::new(0) }

@@ -630,7 +630,8 @@ impl<'a> SegmentBuilder<'a> {
             }
             let layout = *self.drafts[i].ty.layout().expect("states have places");
             let bytes = layout.bytes(&self.g.bounds).next_multiple_of(ALIGN).max(ALIGN);
-            let life = self.drafts[i].life;
+            let (born, last) = self.drafts[i].life;
+            let life = (born, last + self.device.info().reuse_after);
             let offset = lowest_gap(&placed, bytes, life);
             placed.push((offset, bytes, life));
             placed.sort_unstable();

@@ -5,7 +5,7 @@ use firth_graph::{LoadError, Op, SegOp, Type};
 use firth_quant::Dtype;
 
 use super::{Kernel, words};
-use crate::compile::{self, CompileCx, linear};
+use crate::compile::{self, CompileCx, Share, linear};
 use crate::module::MATH;
 use crate::states::{KvLayout, Pool};
 
@@ -142,6 +142,7 @@ fn kv_write(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
             let d = shape.dims(x);
             linear((d[1] * d[2] * units).div_ceil(64))
         }),
+        share: Share::Never,
     })
 }
 
@@ -348,5 +349,6 @@ fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
             let d = shape.dims(x);
             linear(d[1] * d[2])
         }),
+        share: Share::Never,
     })
 }

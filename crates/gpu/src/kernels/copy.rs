@@ -3,7 +3,7 @@
 use firth_graph::{LoadError, Op, SegOp, Type};
 
 use super::Kernel;
-use crate::compile::{self, CompileCx, linear};
+use crate::compile::{self, CompileCx, Share, linear};
 
 const TEXT: &str = include_str!("../wgsl/copy.wgsl");
 
@@ -29,5 +29,6 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         parts: &[TEXT],
         values: Vec::new(),
         groups,
+        share: Share::Never,
     })
 }

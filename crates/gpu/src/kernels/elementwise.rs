@@ -4,7 +4,7 @@ use firth_graph::op::ActKind;
 use firth_graph::{LoadError, Op, SegOp};
 
 use super::{Kernel, words};
-use crate::compile::{self, CompileCx, per_element};
+use crate::compile::{self, CompileCx, Share, per_element};
 use crate::module::MATH;
 
 const TEXT: &str = include_str!("../wgsl/elementwise.wgsl");
@@ -59,5 +59,6 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         parts: &[MATH, TEXT],
         values: vec![("VALUE", value), ("Y", y.to_string())],
         groups,
+        share: Share::Any,
     })
 }

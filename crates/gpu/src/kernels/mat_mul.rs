@@ -5,7 +5,7 @@ use std::sync::Arc;
 use firth_graph::{Extents, LoadError, Op, SegOp, Type};
 
 use super::Kernel;
-use crate::compile::{self, CompileCx, Groups, MAX_GROUPS, in_words, linear};
+use crate::compile::{self, CompileCx, Groups, MAX_GROUPS, Share, in_words, linear};
 use crate::decode;
 use crate::format::CHUNK;
 use crate::store::{PANEL, Part, StoredWeight};
@@ -100,6 +100,12 @@ fn over_tokens(panels: usize, tokens: usize) -> [usize; 3] {
     [panels, tokens.min(MAX_GROUPS), tokens.div_ceil(MAX_GROUPS)]
 }
 
+/// Several products share a dispatch where tokens leave its third axis free.
+fn share(cx: &CompileCx, rows: usize) -> Share {
+    let d = cx.layout(rows).shape.dims(&cx.segment.bounds);
+    if d[1] * d[2] * d[3] <= MAX_GROUPS { Share::SameRows } else { Share::Never }
+}
+
 fn panel_groups(w: &StoredWeight, part: &Part) -> usize {
     if w.n_matrices() == 1 { part.range.len().div_ceil(PANEL) } else { w.panels() }
 }
@@ -129,6 +135,7 @@ fn mat_mul(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
                 parts: &[&decode::text(w.format.expect("in panels")), TEXT],
                 values,
                 groups,
+                share: share(cx, op.inputs[1]),
             })?;
         }
     }
@@ -192,6 +199,7 @@ fn experts(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
             parts: &[&decode::text(w.format.expect("in panels")), TEXT],
             values,
             groups,
+            share: share(cx, y),
         })?;
     }
     Ok(())
@@ -218,6 +226,7 @@ fn embed(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
                 ("UNIT_WORDS", (words * PANEL).to_string()),
             ],
             groups: Box::new(move |x: &Extents| linear((shape.dims(x)[1] * chunks).div_ceil(64))),
+            share: Share::Never,
         })?;
     }
     Ok(())

@@ -3,7 +3,7 @@
 use firth_graph::{LoadError, Op, SegOp};
 
 use super::{Kernel, words};
-use crate::compile::{self, CompileCx, per_row};
+use crate::compile::{self, CompileCx, Share, per_row};
 
 pub(super) const SUMS: &str = include_str!("../wgsl/sums.wgsl");
 const TEXT: &str = include_str!("../wgsl/norm.wgsl");
@@ -48,5 +48,6 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
             ("Y", y.to_string()),
         ],
         groups,
+        share: Share::Any,
     })
 }

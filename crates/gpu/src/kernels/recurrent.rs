@@ -5,7 +5,7 @@ use firth_graph::{LoadError, Op, SegOp, StateSpec, Type};
 
 use super::attention::{access, buffers, named, weights};
 use super::{Kernel, words};
-use crate::compile::{self, CompileCx};
+use crate::compile::{self, CompileCx, Share};
 use crate::module::MATH;
 
 pub(super) const SLOTS: &str = include_str!("../wgsl/slots.wgsl");
@@ -202,8 +202,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
     let n_buffers = state.pool.buffers.len();
     let mut own = buffers(&state.pool, true);
     if let Op::LinearAttention(a) = &op.op {
-        let decays = cx.buffer("decays", a.decay.len() * 4)?;
-        cx.shared.conn.queue.write_buffer(&decays, 0, bytemuck::cast_slice(&a.decay));
+        let decays = cx.constants("decays", bytemuck::cast_slice(&a.decay))?;
         own.push((decays, false));
     }
     let reach = named(&(access(&state.pool, false) + &access(&state.pool, true)), &state.pool, before);
@@ -230,6 +229,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         parts: &[MATH, &reach, SLOTS, RECURRENCE],
         values,
         groups: per_sequence(cols.div_ceil(columns)),
+        share: Share::Never,
     })?;
     if spec.log_rows == 0 {
         return Ok(());
@@ -248,5 +248,6 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         parts: &[MATH, &reach, SLOTS, &texts.log, LOG],
         values,
         groups: per_sequence((spec.log_rows * spec.log_row).div_ceil(64)),
+        share: Share::Never,
     })
 }

@@ -4,7 +4,7 @@ use firth_graph::{LoadError, Op, SegOp};
 
 use super::norm::SUMS;
 use super::{Kernel, words};
-use crate::compile::{self, CompileCx, per_row};
+use crate::compile::{self, CompileCx, Share, per_row};
 use crate::module::MATH;
 
 const TEXT: &str = include_str!("../wgsl/reduce.wgsl");
@@ -55,5 +55,6 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         parts: &[MATH, SUMS, TEXT],
         values: vec![("BODY", body.to_string())],
         groups,
+        share: Share::Never,
     })
 }

@@ -6,7 +6,7 @@ use firth_graph::{Extents, LoadError, Op, RingSpec, SegOp, StateSpec, Type};
 use super::attention::{access, buffers, named, weights};
 use super::recurrent::SLOTS;
 use super::{Kernel, words};
-use crate::compile::{self, CompileCx, in_words, linear, per_element};
+use crate::compile::{self, CompileCx, Share, in_words, linear, per_element};
 use crate::decode;
 use crate::format::CHUNK;
 use crate::module::MATH;
@@ -119,6 +119,7 @@ impl Ring {
             parts: &[&self.reach, SLOTS, input, RING],
             values: self.names,
             groups: Box::new(move |x| [n, x.s, 1]),
+            share: Share::Never,
         })
     }
 }
@@ -146,6 +147,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         parts: &[MATH, &ring.reach, SLOTS, ROWS, PAST, FROM_PAST],
         values,
         groups: per_element(&layout, 64),
+        share: Share::Never,
     })?;
     ring.keep(cx, ROWS)
 }
@@ -168,8 +170,7 @@ fn ngram_rows(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
     let halves = |v: u64| [v as u32, (v >> 32) as u32];
     let mut lists: Vec<u32> = n.multipliers.iter().flat_map(|m| halves(*m)).collect();
     lists.extend(n.sizes.iter().zip(&n.offsets).flat_map(|(s, o)| [*s as u32, *o as u32]));
-    let hashes = cx.buffer("factors of n-grams", lists.len() * 4)?;
-    cx.shared.conn.queue.write_buffer(&hashes, 0, bytemuck::cast_slice(&lists));
+    let hashes = cx.constants("factors of n-grams", &lists)?;
     let rows = cx.segment.bounds.t;
     let chosen = cx.buffer("rows of n-grams", (rows * heads * 4).max(4))?;
     let ring = Ring::new(cx, op, vec![op.inputs[1], op.inputs[3], op.inputs[4]], 0);
@@ -187,6 +188,7 @@ fn ngram_rows(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         parts: &[&ring.reach, SLOTS, &input, PAST, NGRAM],
         values,
         groups: Box::new(|x: &Extents| linear(x.t.div_ceil(64))),
+        share: Share::Never,
     })?;
     let format = table.format.expect("in panels");
     let (in_unit, unit_words) = format.unit();
@@ -208,6 +210,7 @@ fn ngram_rows(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
                 let d = shape.dims(x);
                 linear((d[1] * d[2] * chunks).div_ceil(64))
             }),
+            share: Share::Never,
         })?;
     }
     ring.keep(cx, &input)

@@ -5,7 +5,7 @@ use firth_graph::{Gating, LoadError, Op, SegOp, Type};
 
 use super::norm::SUMS;
 use super::{Kernel, words};
-use crate::compile::{self, CompileCx, linear};
+use crate::compile::{self, CompileCx, Share, linear};
 use crate::module::MATH;
 
 const TEXT: &str = include_str!("../wgsl/router.wgsl");
@@ -56,5 +56,6 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         parts: &[MATH, SUMS, TEXT],
         values,
         groups: Box::new(move |x| linear(shape.dims(x)[1])),
+        share: Share::Never,
     })
 }

@@ -4,7 +4,7 @@ use firth_graph::op::RopePairs;
 use firth_graph::{LoadError, Op, SegOp};
 
 use super::{Kernel, words};
-use crate::compile::{self, CompileCx, per_element};
+use crate::compile::{self, CompileCx, Share, per_element};
 
 const TEXT: &str = include_str!("../wgsl/rows.wgsl");
 
@@ -101,5 +101,6 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         parts: &[TEXT],
         values,
         groups,
+        share: Share::Any,
     })
 }

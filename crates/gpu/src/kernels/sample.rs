@@ -4,7 +4,7 @@ use firth_graph::{LoadError, SegOp, Type};
 use firth_sampling::{WEIGHT_COARSE, WEIGHT_FINE};
 
 use super::{Kernel, words};
-use crate::compile::{self, CompileCx, linear};
+use crate::compile::{self, CompileCx, Share, linear};
 
 const TEXT: &str = include_str!("../wgsl/sample.wgsl");
 
@@ -21,8 +21,7 @@ fn supports(op: &firth_graph::Op, inputs: &[Type]) -> bool {
 fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
     let logits = *cx.layout(op.inputs[0]);
     let tables: Vec<u32> = WEIGHT_COARSE.iter().chain(&WEIGHT_FINE).copied().collect();
-    let weights = cx.buffer("weights of distances", tables.len() * 4)?;
-    cx.shared.conn.queue.write_buffer(&weights, 0, bytemuck::cast_slice(&tables));
+    let weights = cx.constants("weights of distances", &tables)?;
     let scratch = cx.buffer("logits of the sampler", logits.bytes(&cx.segment.bounds))?;
     let operands: Vec<usize> = op.inputs.iter().chain(&op.results).copied().collect();
     let before = operands.iter().filter(|v| cx.weight(**v).is_some()).count();
@@ -34,5 +33,6 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         parts: &[TEXT],
         values: vec![("SCRATCH", (before + 1).to_string())],
         groups: Box::new(move |x| linear(logits.shape.dims(x)[1])),
+        share: Share::Never,
     })
 }

@@ -3,7 +3,7 @@
 use firth_graph::{LoadError, Op, SegOp, Type};
 
 use super::{Kernel, words};
-use crate::compile::{self, CompileCx, linear, per_element};
+use crate::compile::{self, CompileCx, Share, linear, per_element};
 use crate::module::MATH;
 
 const MIX: &str = include_str!("../wgsl/streams.wgsl");
@@ -40,6 +40,7 @@ fn hyper_weights(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
             let d = shape.dims(x);
             linear((d[1] * d[2] * d[3]).div_ceil(64))
         }),
+        share: Share::Never,
     })
 }
 
@@ -53,5 +54,6 @@ fn stream_mix(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         parts: &[MIX],
         values: Vec::new(),
         groups,
+        share: Share::Never,
     })
 }

@@ -4,7 +4,7 @@ use firth_graph::{LoadError, Op, PAGE, SegOp};
 
 use super::attention::{PAGES, access, buffers, layout_names, named, weights};
 use super::{Kernel, words};
-use crate::compile::{self, CompileCx, linear};
+use crate::compile::{self, CompileCx, Share, linear};
 
 const TEXT: &str = include_str!("../wgsl/top_k_select.wgsl");
 
@@ -44,5 +44,6 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         parts: &[PAGES, &reach, TEXT],
         values,
         groups: Box::new(move |x| linear(shape.dims(x)[2])),
+        share: Share::Never,
     })
 }

@@ -2,7 +2,7 @@
 
 struct W16 { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32> }
 
-fn wt(b: u32, w: u32) -> u32 { return buf$BUF[b + w * 32u]; }
+fn wt(b: u32, w: u32) -> u32 { return own(b + w * 32u); }
 
 fn bytes_f(w: u32) -> vec4<f32> {
     return vec4<f32>(vec4<u32>(w & 0xffu, (w >> 8u) & 0xffu, (w >> 16u) & 0xffu, w >> 24u));

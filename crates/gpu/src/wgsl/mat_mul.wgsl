@@ -37,7 +37,7 @@ fn joined(m: u32, r: u32) -> f32 {
 fn main(@builtin(workgroup_id) g: vec3<u32>, @builtin(local_invocation_id) l: vec3<u32>) {
     let k = scalar(0u);
     let chunks = scalar(1u);
-    let first = (g.y + g.z * 65535u) * $Mu;
+    let first = (g.y + $Z * 65535u) * $Mu;
     let n = $TOKENS;
     let last = max(n, 1u) - 1u;
 $EXPERT

@@ -21,8 +21,10 @@ fn main(
     @builtin(num_workgroups) count: vec3<u32>,
     @builtin(local_invocation_index) l: u32,
 ) {
-    let r = g.x + g.y * count.x;
-    if (r >= rows($Yu)) { return; }
+    let place = g.x + g.y * count.x;
+    // No early end: barriers follow.
+    let n_rows = rows($Yu);
+    let r = min(place, max(n_rows, 1u) - 1u);
     let width = n0($Yu);
     let i = split($Yu, r);
     let x = row_of(0u, i);
@@ -45,6 +47,7 @@ fn main(
     part[l] = s;
     workgroupBarrier();
     let scale = 1.0 / sqrt(joined() / $COUNT + eps);
+    if (place >= n_rows) { return; }
     for (var j = l; j < width; j += 64u) {
         let v = $X;
         $SUM

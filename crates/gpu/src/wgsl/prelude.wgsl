@@ -1,6 +1,6 @@
 // Fixed bindings: the program's arena, the op's parameters, the extents of the step (T, O, P, S).
 @group(0) @binding(0) var<storage, read_write> arena: array<u32>;
-@group(0) @binding(1) var<uniform> P: array<vec4<u32>, 32>;
+@group(0) @binding(1) var<uniform> P: array<vec4<u32>, $PARAMS>;
 @group(0) @binding(2) var<uniform> X: vec4<u32>;
 
 // The length of an axis: a constant, or a symbol's number with the highest bit set.
@@ -8,20 +8,21 @@ fn ext(e: u32) -> u32 {
     return select(e, X[e & 3u], (e & 0x80000000u) != 0u);
 }
 
+// PB is where the parameters of the op at hand start.
 // Operand o takes three vectors of P: offset s0 s1 s2 | s3 n0 n1 n2 | n3, all in words.
-fn base(o: u32) -> u32 { return P[3u * o].x; }
-fn s0(o: u32) -> u32 { return P[3u * o].y; }
-fn s1(o: u32) -> u32 { return P[3u * o].z; }
-fn s2(o: u32) -> u32 { return P[3u * o].w; }
-fn s3(o: u32) -> u32 { return P[3u * o + 1u].x; }
-fn n0(o: u32) -> u32 { return ext(P[3u * o + 1u].y); }
-fn n1(o: u32) -> u32 { return ext(P[3u * o + 1u].z); }
-fn n2(o: u32) -> u32 { return ext(P[3u * o + 1u].w); }
-fn n3(o: u32) -> u32 { return ext(P[3u * o + 2u].x); }
+fn base(o: u32) -> u32 { return P[PB + 3u * o].x; }
+fn s0(o: u32) -> u32 { return P[PB + 3u * o].y; }
+fn s1(o: u32) -> u32 { return P[PB + 3u * o].z; }
+fn s2(o: u32) -> u32 { return P[PB + 3u * o].w; }
+fn s3(o: u32) -> u32 { return P[PB + 3u * o + 1u].x; }
+fn n0(o: u32) -> u32 { return ext(P[PB + 3u * o + 1u].y); }
+fn n1(o: u32) -> u32 { return ext(P[PB + 3u * o + 1u].z); }
+fn n2(o: u32) -> u32 { return ext(P[PB + 3u * o + 1u].w); }
+fn n3(o: u32) -> u32 { return ext(P[PB + 3u * o + 2u].x); }
 fn rows(o: u32) -> u32 { return n1(o) * n2(o) * n3(o); }
 
 // Scalars of the op.
-fn scalar(i: u32) -> u32 { return P[27u + i / 4u][i % 4u]; }
+fn scalar(i: u32) -> u32 { return P[PB + 27u + i / 4u][i % 4u]; }
 fn scalar_f(i: u32) -> f32 { return bitcast<f32>(scalar(i)); }
 
 // Indices on axes 1 to 3 of row r of operand o.
