@@ -1,6 +1,6 @@
 //! Keys and values to their pages, and attention over them.
 
-use firth_graph::op::{Attend, Sight};
+use firth_graph::op::{Attend, AttendChosen, AttendPools, Sight};
 use firth_graph::{LoadError, Op, SegOp, Type};
 use firth_quant::Dtype;
 
@@ -14,26 +14,21 @@ const WRITE: &str = include_str!("../wgsl/kv_write.wgsl");
 const WORDS: &str = include_str!("../wgsl/kv_words.wgsl");
 const BLOCKS: &str = include_str!("../wgsl/kv_blocks.wgsl");
 const ATTEND: &str = include_str!("../wgsl/attend.wgsl");
+const LISTED: &str = include_str!("../wgsl/listed.wgsl");
 const CHOSEN: &str = include_str!("../wgsl/chosen.wgsl");
+const POOLS: &str = include_str!("../wgsl/pools.wgsl");
 
-pub(super) const KERNELS: [Kernel; 3] = [
+pub(super) const KERNELS: [Kernel; 4] = [
     Kernel { op: "kv_write", supports: words, compile: kv_write },
     Kernel { op: "attend", supports: attends, compile: attend },
     Kernel { op: "attend_chosen", supports: attends, compile: attend },
+    Kernel { op: "attend_pools", supports: attends, compile: attend },
 ];
 
 /// The state's width is not known here; queries of more would not fit workgroup memory beside the rest.
 const MAX_KEY_DIM: usize = 2048;
 
-/// Past keys alone, all, in a window or chosen ones; without a bias by distance, and sinks only beside all of them.
 fn attends(op: &Op, inputs: &[Type]) -> bool {
-    let known = match op {
-        Op::Attend(a) => a.alibi == 0.0 && matches!(a.sight, Sight::Past | Sight::Window(_)),
-        _ => inputs.len() == 5,
-    };
-    if !known {
-        return false;
-    }
     let narrow = |t: &Type| t.layout().is_some_and(|l| l.shape.constant(0).is_some_and(|d| d <= MAX_KEY_DIM));
     words(op, inputs) && narrow(&inputs[1])
 }
@@ -268,34 +263,141 @@ impl Values {
 
 const HALF: &str = "fn half_of_word(w: u32, b: u32) -> f32 { return half_lo(w >> (16u * (b & 1u))); }\n";
 
-const SINK: &str = "
-    let sink = lf3(base(3u) + h * s0(3u)) * LOG2_E;
+/// A sink joins last, with its score and no value.
+fn sink(operand: usize, values: &Values) -> String {
+    let text = "
+    let sink = lf$N(base($Nu) + h * s0($Nu)) * LOG2_E;
     let top = select(m, sink, !(sink <= m));
     let a = exp2_(m - top);
     sum = fma(sum, a, exp2_(sink - top));
 ";
+    text.replace("$N", &operand.to_string()) + &values.lines(|v, e| format!("o{v}_{e} *= a;"))
+}
 
-/// Lines of the text where rows see chosen keys alone.
-fn visible(chosen: bool) -> [(&'static str, &'static str); 6] {
-    if !chosen {
-        return [("SKIP", ""), ("SEES", ""), ("SEEN", ""), ("NOTE", ""), ("ONLY", ""), ("ON", "")];
+/// What tells one kind of attention from another in the text.
+struct Kind {
+    /// Softmax, cap, sight and bias.
+    plain: Attend,
+    /// Scalar 2.
+    width: usize,
+    /// The first key of a row and the one behind its last.
+    first: String,
+    end: &'static str,
+    /// Its keys' head of the state, and lines around the loop over blocks.
+    head: &'static str,
+    open: &'static str,
+    close: &'static str,
+    /// Whether a list says which keys take part, and functions that tell.
+    listed: bool,
+    sees: Option<Sees>,
+    /// Scalars from 4 on.
+    scalars: Vec<u32>,
+}
+
+/// Keys within the range that a row does not see.
+struct Sees {
+    parts: String,
+    skip: &'static str,
+    key: &'static str,
+}
+
+/// A key for each head of the state, so many heads of queries read it.
+const GROUP: &str = "(h / scalar(3u))";
+
+impl Kind {
+    fn of(op: &Op) -> Kind {
+        match op {
+            Op::Attend(a) => Kind::plain(*a),
+            Op::AttendChosen(c) => Kind::chosen(c),
+            Op::AttendPools(p) => Kind::pools(p),
+            other => unreachable!("{} does not attend", other.name()),
+        }
     }
-    [
-        ("SKIP", "if (!sees_block(r, index, block * 64u)) { page_now = 0xffffffffu; }"),
-        ("SEES", " && sees(r, index, block * 64u + l)"),
-        ("SEEN", "var<workgroup> seen: array<u32, 64>;"),
-        ("NOTE", "seen[l] = select(0u, 1u, visible);"),
-        ("ONLY", "if (seen[p] == 0u) { continue; }"),
-        ("ON", "seen[p] == 1u && "),
-    ]
+
+    fn plain(plain: Attend) -> Kind {
+        let past = "index + 1u";
+        let (width, first, end) = match plain.sight {
+            Sight::Past => (0, "0u", past),
+            Sight::Window(n) => (n, "index + 1u - min(width, index + 1u)", past),
+            Sight::Chunk(n) => (n, "index / width * width", past),
+            Sight::Whole => (0, "0u", "here.z"),
+            Sight::Near(n) => (n, "index - min(width, index)", "min(index + width + 1u, here.z)"),
+        };
+        let (listed, sees, scalars) = (false, None, Vec::new());
+        let (first, head, open, close) = (first.into(), GROUP, "", "");
+        Kind { plain, width, first, end, head, open, close, listed, sees, scalars }
+    }
+
+    fn chosen(c: &AttendChosen) -> Kind {
+        let sees = Sees {
+            parts: LISTED.to_string() + CHOSEN,
+            skip: "sees_block(r, index, block * 64u)",
+            key: "sees(r, index, block * 64u + l)",
+        };
+        let scalars = vec![c.ratio as u32, u32::from(c.tail)];
+        Kind { listed: true, sees: Some(sees), scalars, ..Kind::plain(Attend::new(c.scale)) }
+    }
+
+    /// Two heads of the state, one after the other.
+    fn pools(p: &AttendPools) -> Kind {
+        let all = "fn takes_part(r: u32, lowest: u32, highest: u32) -> bool { return true; }\n";
+        let sees = Sees {
+            parts: if p.chosen { LISTED } else { all }.to_string() + POOLS,
+            skip: "sees_block(part, r, block * 64u, end)",
+            key: "sees(part, r, block * 64u + l)",
+        };
+        let window = Attend { sight: Sight::Window(p.window), ..Attend::new(p.scale) };
+        let plain = Kind::plain(window);
+        Kind {
+            first: format!("select({}, 0u, part == 1u)", plain.first),
+            head: "part",
+            open: "for (var part = 0u; part < 2u; part += 1u) {",
+            close: "}",
+            listed: p.chosen,
+            sees: Some(sees),
+            scalars: vec![p.ratio as u32],
+            ..plain
+        }
+    }
+
+    /// Names of the lines that pass over keys which a row does not see.
+    fn names(&self) -> Vec<(&'static str, String)> {
+        let lines = match &self.sees {
+            None => [const { String::new() }; 6],
+            Some(s) => [
+                format!("if (!{}) {{ page_now = 0xffffffffu; }}", s.skip),
+                format!(" && {}", s.key),
+                "var<workgroup> seen: array<u32, 64>;".into(),
+                "seen[l] = select(0u, 1u, visible);".into(),
+                "if (seen[p] == 0u) { continue; }".into(),
+                "seen[p] == 1u && ".into(),
+            ],
+        };
+        let mut out: Vec<_> = ["SKIP", "SEES", "SEEN", "NOTE", "ONLY", "ON"].into_iter().zip(lines).collect();
+        out.extend([
+            ("FIRST", self.first.clone()),
+            ("END", self.end.into()),
+            ("HEAD", self.head.into()),
+            ("OPEN", self.open.into()),
+            ("CLOSE", self.close.into()),
+        ]);
+        out
+    }
+}
+
+/// Slopes of ALiBi in units of log2 e, a buffer of them; none without a bias.
+fn slopes(cx: &mut CompileCx, a: &Attend, heads: usize) -> Result<Option<wgpu::Buffer>, LoadError> {
+    if a.alibi == 0.0 {
+        return Ok(None);
+    }
+    let slope = |h| (a.slope(h, heads) * std::f64::consts::LOG2_E) as f32;
+    let all: Vec<u32> = (0..heads).map(|h| slope(h).to_bits()).collect();
+    cx.constants("slopes", &all).map(Some)
 }
 
 fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
-    let (a, chosen) = match &op.op {
-        Op::Attend(a) => (*a, None),
-        Op::AttendChosen(c) => (Attend::new(c.scale), Some(c)),
-        other => unreachable!("{} does not attend", other.name()),
-    };
+    let kind = Kind::of(&op.op);
+    let a = kind.plain;
     let state = cx.state(op.inputs[0]);
     let (s, pool) = (state.kv(), &state.pool);
     let (dtype, spec) = (s.0.dtype, s.0);
@@ -309,41 +411,45 @@ fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         value_dim: spec.value_dim,
         in_key: spec.value_in_key,
     };
-    let sinks = chosen.is_none() && y == 4;
-    let sink = if sinks {
-        SINK.to_string() + &values.lines(|v, e| format!("o{v}_{e} *= a;"))
-    } else {
-        String::new()
-    };
+    let tables = if kind.listed { 2 } else { 1 };
+    let sinks = tables + 2;
     let heads = cx.layout(operands[0]).shape.constant(1).expect("heads are a constant");
+    let mut own = buffers(pool, false);
+    let slopes = slopes(cx, &a, heads)?;
+    let bias = slopes.as_ref().map_or(String::new(), |_| {
+        let n = weights(cx, &operands) + own.len();
+        let far = "abs(i32(index) - i32(block * 64u + l))";
+        format!("s = fma(-bitcast<f32>(buf{n}[h]), f32({far}), s);")
+    });
+    own.extend(slopes.map(|b| (b, false)));
     let mut names = vec![
         ("DOT", dot(dtype, spec.key_dim)),
         ("INIT", values.lines(|v, e| format!("var o{v}_{e} = 0.0;"))),
         ("BLOCK", values.lines(|v, e| format!("var b{v}_{e} = 0.0;"))),
         ("MERGE", values.lines(|v, e| format!("o{v}_{e} = fma(b{v}_{e}, b, o{v}_{e} * a);"))),
-        ("SINK", sink),
+        ("SINK", if y > sinks { sink(sinks, &values) } else { String::new() }),
         ("STORE", values.store()),
         ("VALUE_DIM", spec.value_dim.to_string()),
         ("VALUE", values.value()),
         ("KEY_DIM", spec.key_dim.to_string()),
+        ("BIAS", bias),
     ];
-    names.extend(visible(chosen.is_some()).map(|(k, v)| (k, v.to_string())));
-    names.extend(layout_names(&s, if chosen.is_some() { 2 } else { 1 }));
+    names.extend(kind.names());
+    names.extend(layout_names(&s, tables));
     names.push(("Y", y.to_string()));
     let access = named(&access(pool, false), pool, weights(cx, &operands));
     // Without a cap, scores are made in units of log2 e at once.
     let factor = if a.softcap > 0.0 { a.scale } else { a.scale * std::f32::consts::LOG2_E };
     let group = (heads / spec.n_heads) as u32;
     let shape = cx.layout(operands[0]).shape;
-    let window = if let Sight::Window(n) = a.sight { n } else { 0 };
-    let mut scalars = vec![factor.to_bits(), a.softcap.to_bits(), window as u32, group];
-    scalars.extend(chosen.iter().flat_map(|c| [c.ratio as u32, u32::from(c.tail)]));
+    let mut scalars = vec![factor.to_bits(), a.softcap.to_bits(), kind.width as u32, group];
+    scalars.extend(&kind.scalars);
     cx.push(compile::Kernel {
         name: op.op.name(),
         operands: &operands,
         scalars: &scalars,
-        buffers: buffers(pool, false),
-        parts: &[MATH, PAGES, HALF, &access, if chosen.is_some() { CHOSEN } else { "" }, ATTEND],
+        buffers: own,
+        parts: &[MATH, PAGES, HALF, &access, kind.sees.as_ref().map_or("", |s| &s.parts), ATTEND],
         values: names,
         groups: Box::new(move |x| {
             let d = shape.dims(x);

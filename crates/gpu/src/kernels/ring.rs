@@ -21,17 +21,12 @@ const TABLE: &str = include_str!("../wgsl/table_rows.wgsl");
 pub(super) const KERNELS: [Kernel; 4] = [
     Kernel { op: "conv", supports: words, compile },
     Kernel { op: "prev_row", supports: words, compile },
-    Kernel { op: "pool_keys", supports: pools, compile },
+    Kernel { op: "pool_keys", supports: words, compile },
     Kernel { op: "ngram_rows", supports: hashes, compile: ngram_rows },
 ];
 
 /// Rows of a head whose remainders the kernel can make.
 const MAX_ROWS: u64 = 1 << 31;
-
-/// Pools apart from one another.
-fn pools(op: &Op, inputs: &[Type]) -> bool {
-    matches!(op, Op::PoolKeys(p) if !p.overlap) && words(op, inputs)
-}
 
 fn hashes(op: &Op, inputs: &[Type]) -> bool {
     let rows = |t: &Type| t.layout().is_none_or(in_words);
@@ -57,12 +52,23 @@ fn convolution(conv: &firth_graph::op::Conv, bias: bool) -> String {
 }
 
 /// The mean of a pool's keys, or their sum by the softmax of gates; the first invocation of a row also tells the pool.
+/// With overlap the rows of the pool before come first, where there is one.
 fn pool(p: &firth_graph::op::PoolKeys, n: usize, first: usize) -> String {
     let ratio = p.ratio;
-    let gate =
-        format!("past(s, t, index, {ratio}u - 1u - j, c + {n}u) + lf1(base(1u) + c * s0(1u) + j * s1(1u))");
-    let key = format!("past(s, t, index, {ratio}u - 1u - j, c)");
-    let each = |line: &str| format!("for (var j = 0u; j < rt({ratio}u); j += 1u) {{ {line} }}\n");
+    let (count, half) = match p.overlap {
+        true => (
+            format!("min({}u, index + 1u)", 2 * ratio),
+            format!("let half = select(0u, {n}u, j + {ratio}u >= n_rows);"),
+        ),
+        false => (format!("rt({ratio}u)"), "let half = 0u;".into()),
+    };
+    let gates = n * p.parts() / 2;
+    let gate = format!(
+        "past(s, t, index, n_rows - 1u - j, c + half + {gates}u)
+            + lf1(base(1u) + (c + half) * s0(1u) + (j % {ratio}u) * s1(1u))"
+    );
+    let key = "past(s, t, index, n_rows - 1u - j, c + half)";
+    let each = |line: &str| format!("for (var j = 0u; j < n_rows; j += 1u) {{ {half} {line} }}\n");
     let sum = if p.gated {
         String::from("var top = -inf();\nvar sum = 0.0;\n")
             + &each(&format!("let v = {gate}; top = select(top, v, v > top || is_nan(v));"))
@@ -72,7 +78,7 @@ fn pool(p: &firth_graph::op::PoolKeys, n: usize, first: usize) -> String {
         each(&format!("y += {key};")) + &format!("y = y / {ratio}.0;\n")
     };
     format!(
-        "let ends = (index + 1u) % {ratio}u == 0u;\nif (ends) {{\n{sum}}}\n\
+        "let ends = (index + 1u) % {ratio}u == 0u;\nlet n_rows = {count};\nif (ends) {{\n{sum}}}\n\
          if (c == 0u) {{ arena[base({first}u) + t] = select(0u, index + 1u - {ratio}u, ends); }}\n"
     )
 }

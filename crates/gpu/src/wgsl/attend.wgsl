@@ -1,16 +1,16 @@
 // Attention over pages: one workgroup of 64 per row and head. Keys go in blocks of 64 by their index, a position
 // per invocation; each block has its own maximum, sum and weighted values, and blocks are merged ascending. So
-// the sequence of operations depends on the row's index alone. Blocks without a visible key are skipped.
+// the sequence of operations depends on what the row sees alone. Blocks without a visible key are skipped.
 //
-// Scalars: factor of q, cap (0 for none), window (0 for none), query heads to a key head.
+// Scalars: factor of q, cap (0 for none), width of the sight, query heads to a key head.
 
 const LOG2_E = 1.4426950408889634;
 
 var<workgroup> q: array<f32, $KEY_DIM>;
 var<workgroup> score: array<f32, 64>;
 var<workgroup> prob: array<f32, 64>;
-// Sequence and index of the row.
-var<workgroup> at: vec2<u32>;
+// Sequence of the row, its index there, and the sequence's length.
+var<workgroup> at: vec3<u32>;
 var<workgroup> page_now: u32;
 $SEEN
 
@@ -32,19 +32,24 @@ fn main(
     let r = n / heads;
     if (r >= n2(0u)) { return; }
     let cap = scalar_f(1u);
-    let window = scalar(2u);
-    let head = (h / scalar(3u)) * HEAD_WORDS;
+    let width = scalar(2u);
     for (var i = l; i < $KEY_DIMu; i += 64u) {
         q[i] = lf0(base(0u) + i * s0(0u) + h * s1(0u) + r * s2(0u)) * scalar_f(0u);
     }
-    if (l == 0u) { at = place(r); }
+    if (l == 0u) {
+        let p = place(r);
+        at = vec3<u32>(p, length_of(p.x));
+    }
     let here = workgroupUniformLoad(&at);
     let index = here.y;
-    let first = select(0u, index + 1u - min(window, index + 1u), window > 0u);
+    let end = $END;
     var m = -inf();
     var sum = 0.0;
 $INIT
-    for (var block = first / 64u; block <= index / 64u; block += 1u) {
+$OPEN
+    let first = $FIRST;
+    let head = $HEAD * HEAD_WORDS;
+    for (var block = first / 64u; block * 64u < end; block += 1u) {
         if (l == 0u) {
             page_now = page_of(here.x, block * 64u);
             $SKIP
@@ -52,12 +57,13 @@ $INIT
         let page = workgroupUniformLoad(&page_now);
         if (page == 0xffffffffu) { continue; }
         let lo = max(first, block * 64u) - block * 64u;
-        let hi = min(index + 1u - block * 64u, 64u);
+        let hi = min(end - block * 64u, 64u);
         let visible = l >= lo && l < hi$SEES;
         var s = -inf();
         if (visible) {
             s = dot_key(page, head + l);
             if (cap > 0.0) { s = softcap(s, cap) * LOG2_E; }
+            $BIAS
         }
         score[l] = s;
         $NOTE
@@ -84,6 +90,7 @@ $VALUE
 $MERGE
         m = top;
     }
+$CLOSE
 $SINK
     // A row that sees no key is zero.
     let inv = select(1.0 / sum, 0.0, sum == 0.0);

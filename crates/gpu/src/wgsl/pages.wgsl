@@ -19,6 +19,12 @@ fn place(r: u32) -> vec2<u32> {
     return vec2<u32>(0u, 0u);
 }
 
+// Indexes of a sequence up to the end of the step.
+fn length_of(s: u32) -> u32 {
+    let at = base($SEQSu) + s * s1($SEQSu);
+    return ld$SEQS(at + s0($SEQSu)) + ld$SEQS(at + 2u * s0($SEQSu));
+}
+
 fn page_of(s: u32, index: u32) -> u32 {
     return ld$PAGES(base($PAGESu) + s * s1($PAGESu) + (index / 64u) * s0($PAGESu));
 }
