@@ -13,6 +13,9 @@ pub enum EngineError {
     /// The devices cannot take it.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The devices have no room for it.
+    #[error("{0}")]
+    TooLarge(Box<crate::fit::TooLarge>),
     /// An option that does not fit the model.
     #[error("{option} is {found}, expected {expected}")]
     Option {

@@ -328,6 +328,9 @@ impl Job {
             }
             engine.sample(feed, o, &self.sampler, n + o);
         }
+        if self.logprobs.is_some() {
+            engine.show(feed);
+        }
         self.sampler.rollback(drafted);
         if let Some(c) = &mut self.constraint {
             c.rollback(accepted);

@@ -3,6 +3,7 @@
 
 mod ask;
 mod error;
+mod fit;
 mod job;
 mod load;
 mod observe;
@@ -21,6 +22,7 @@ mod step;
 mod tables;
 
 pub use error::EngineError;
+pub use fit::TooLarge;
 pub use load::{Engine, LoadReport};
 pub use observe::Observed;
 pub use options::{EngineOptions, Placement};

@@ -115,7 +115,7 @@ impl Engine {
         let p = prepare(file, &refs, options)?;
         let mut resources = Resources::new(devices);
         let graphs: Vec<&Graph> = std::iter::once(&p.main).chain(&p.head).map(|prog| &prog.graph).collect();
-        let (main, head) = reading_ahead(file, &graphs, on, |on| {
+        let (mut main, head) = reading_ahead(file, &graphs, on, |on| {
             let mut runner = |prog: &Prog| {
                 let count = |s: &StateDecl| p.pools.count(s);
                 resources.load(&prog.graph, &prog.plan, &mut |decl| open(file, decl), &count, on)?;
@@ -145,7 +145,7 @@ impl Engine {
             seconds: start.elapsed().as_secs_f64(),
         };
         Ok(Engine {
-            slots: Slots::find(&main, p.info.groups.len()),
+            slots: Slots::find(&mut main, p.info.groups.len()),
             scratch: Scratch::new(&bounds),
             ask: Ask::find(&main, p.main.sampler),
             seen: Seen::find(&main, p.observed),

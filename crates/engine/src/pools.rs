@@ -20,6 +20,23 @@ pub(crate) struct Largest {
     pub draft: usize,
 }
 
+/// What there is room for.
+pub(crate) struct Limits<'a> {
+    /// Bytes of all pages and slots.
+    pub bytes: Option<u64>,
+    /// Bytes of one state, where its device says so.
+    pub state: &'a dyn Fn(&StateDecl) -> Option<u64>,
+}
+
+impl Limits<'_> {
+    /// Pages of a group, or slots where there is none, that the smallest of its states can have.
+    fn pages(&self, g: &Graph, group: Option<usize>) -> u64 {
+        let of_group = g.states.iter().filter(|s| s.spec.group().map(|g| g.0 as usize) == group);
+        let pages = of_group.filter_map(|s| Some((self.state)(s)? / (s.spec.page_bytes() as u64).max(1)));
+        pages.min().unwrap_or(u64::MAX)
+    }
+}
+
 /// Pages of each group, and slots.
 #[derive(Clone, Debug)]
 pub(crate) struct Pools {
@@ -32,10 +49,10 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
-    /// Pools within `limit` bytes: every sequence at its full length, and as much again as the cache budget buys.
+    /// Pools within limits: every sequence at its full length, and as much again as the cache budget buys.
     /// Where the limit is lower, first the cache gives way, then sequences share what there is; the scheduler
     /// parks those that find no page. The system gives memory only to what is used.
-    pub fn new(g: &Graph, groups: &[GroupInfo], n: Largest, o: &EngineOptions, limit: Option<u64>) -> Pools {
+    pub fn new(g: &Graph, groups: &[GroupInfo], n: Largest, o: &EngineOptions, limits: &Limits) -> Pools {
         let max_rollback = MAX_ROLLBACK.max(n.draft);
         let (bytes, slot_bytes) = sizes(g, groups.len());
         let window = |g: &GroupInfo| g.window.map(|w| w as u32);
@@ -44,7 +61,7 @@ impl Pools {
         let size = |pages: &[usize]| pages.iter().zip(&bytes).map(|(n, b)| *n as u64 * b).sum::<u64>();
         let slots = (o.parallel * slots_per_sequence()) as u64;
         let one = size(&own) + slots * slot_bytes;
-        let limit = limit.unwrap_or(u64::MAX);
+        let limit = limits.bytes.unwrap_or(u64::MAX);
         // Bytes beside one whole sequence: for the others first, then for the cache.
         let beside = limit.saturating_sub(one);
         let others = (size(&own) * (o.parallel as u64 - 1)).min(beside);
@@ -55,15 +72,17 @@ impl Pools {
             let others = own as u128 * u128::from(others) / whole;
             own as u64 + others as u64 + if bytes == 0 { 0 } else { spare }
         };
-        let group = |((g, own), bytes): ((&GroupInfo, &usize), &u64)| GroupSpec {
-            window: window(g),
-            n_pages: pages(*own, *bytes) as u32,
-            page_bytes: *bytes,
+        let most: Vec<u64> = (0..own.len()).map(|i| limits.pages(g, Some(i))).collect();
+        let most_slots = if slot_bytes > 0 { limits.pages(g, None) } else { u64::MAX };
+        let group = |(i, info): (usize, &GroupInfo)| GroupSpec {
+            window: window(info),
+            n_pages: pages(own[i], bytes[i]).min(most[i]) as u32,
+            page_bytes: bytes[i],
         };
         let spec = MemorySpec {
-            groups: groups.iter().zip(&own).zip(&bytes).map(group).collect(),
+            groups: groups.iter().enumerate().map(group).collect(),
             slots: (slot_bytes > 0).then(|| SlotSpec {
-                n_slots: (slots + (cache / slot_bytes).min(1 << 14)) as u32,
+                n_slots: (slots + (cache / slot_bytes).min(1 << 14)).min(most_slots) as u32,
                 slot_bytes,
                 longest_draft: n.draft,
                 log: g.states.iter().any(|s| matches!(s.spec, StateSpec::Recurrent(_))),
@@ -73,7 +92,11 @@ impl Pools {
             max_rollback,
             cache_bytes: cache,
         };
-        Pools { spec, bytes: one + others + cache, short: (one > limit).then_some((one, limit)) }
+        let seen = own.iter().zip(&most).map(|(own, most)| (*own as u64, *most)).chain([(slots, most_slots)]);
+        // A state that its device cannot hold is short by the same part of the whole.
+        let narrow = seen.filter(|(own, most)| own > most).map(|(own, most)| one / own.max(1) * most).min();
+        let room = narrow.unwrap_or(u64::MAX).min(limit);
+        Pools { spec, bytes: one + others + cache, short: (one > room).then_some((one, room)) }
     }
 
     /// Pages or slots of a state.

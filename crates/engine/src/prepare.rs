@@ -9,9 +9,10 @@ use firth_models::{BuildOptions, Model, ModelInfo, SamplerBounds};
 use firth_quant::Dtype;
 
 use crate::error::EngineError;
+use crate::fit::{Room, Wish};
 use crate::observe::{Observed, observe};
 use crate::options::EngineOptions;
-use crate::pools::{Largest, Pools, smaller_ctx};
+use crate::pools::{Largest, Limits, Pools, smaller_ctx};
 use crate::spec::{SpecMode, SpecOptions};
 
 /// What would be loaded where.
@@ -36,6 +37,8 @@ pub struct PlanSummary {
     pub weight_bytes: Vec<u64>,
     /// Bytes of activations, step inputs and outputs of all programs.
     pub scratch_bytes: u64,
+    /// Kernels that start for a decoded token of one sequence, of each segment, where its device counts them.
+    pub dispatches: Vec<Option<Vec<Dispatch>>>,
 }
 
 /// A load, prepared.
@@ -49,6 +52,8 @@ pub(crate) struct Prepared {
     /// The program of the drafting head.
     pub head: Option<Prog>,
     pub pools: Pools,
+    /// The device whose memory limits the pools.
+    pub room: Option<Room>,
 }
 
 /// A program of a model, built and planned.
@@ -95,19 +100,17 @@ pub(crate) fn prepare(
     let spec = o.spec.resolve(&info)?;
     let mut ctx = o.ctx.unwrap_or(info.context);
     loop {
-        let p = prepare_for(&*model, info.clone(), devices, o, spec, ctx)?;
+        let wish = Wish { model: &*model, devices, options: o, spec, ctx };
+        let p = wish.prepare()?;
         let Some((needed, free)) = p.pools.short else { return Ok(p) };
         match smaller_ctx(ctx, (needed, free)).filter(|_| o.ctx.is_none()) {
             Some(smaller) => ctx = smaller,
-            None => {
-                let (what, device) = (format!("a sequence of {ctx} tokens"), "all devices together".into());
-                return Err(LoadError::OutOfMemory { what, device, needed, free }.into());
-            }
+            None => return Err(wish.refuse(&p)),
         }
     }
 }
 
-fn prepare_for(
+pub(crate) fn prepare_for(
     model: &dyn Model,
     mut info: ModelInfo,
     devices: &[&dyn Device],
@@ -144,10 +147,19 @@ fn prepare_for(
     }
     let programs = || [Some(&main), head.as_ref()].into_iter().flatten();
     let fixed = weight_bytes(programs(), devices).iter().sum::<u64>() + scratch_bytes(programs());
-    let limit = o.max_bytes.map(|max| max.saturating_sub(fixed));
+    let whole =
+        o.max_bytes.map(|free| Room { device: "all devices together".into(), free, fixed, share: 1.0 });
+    let room = rooms(programs(), devices, &main).into_iter().chain(whole).min_by_key(Room::for_states);
+    let limits = Limits {
+        bytes: room.as_ref().map(Room::for_states),
+        state: &|s| {
+            let at = main.graph.states.iter().position(|other| other.name == s.name);
+            at.and_then(|i| devices[main.plan.state_device[i]].info().max_state_bytes)
+        },
+    };
     let largest = Largest { ctx, batch, draft: spec.longest() };
-    let pools = Pools::new(&main.graph, &info.groups, largest, o, limit);
-    Ok(Prepared { info, ctx, spec, main, observed, head, pools })
+    let pools = Pools::new(&main.graph, &info.groups, largest, o, &limits);
+    Ok(Prepared { info, ctx, spec, main, observed, head, pools, room })
 }
 
 /// A device stores a weight once, in a layout for all its uses in all programs.
@@ -159,6 +171,36 @@ fn share_uses(a: &mut Plan, b: &mut Plan) {
         w.uses.dedup();
         other.uses.clone_from(&w.uses);
     }
+}
+
+/// The memory of each device that can say what it has.
+fn rooms<'a>(
+    programs: impl Iterator<Item = &'a Prog> + Clone,
+    devices: &[&dyn Device],
+    main: &Prog,
+) -> Vec<Room> {
+    let weights = weight_bytes(programs.clone(), devices);
+    let states = || main.graph.states.iter().zip(&main.plan.state_device);
+    let bytes = |on: &dyn Fn(usize) -> bool| -> f64 {
+        states().filter(|(_, d)| on(**d)).map(|(s, _)| s.spec.page_bytes() as f64).sum()
+    };
+    let all = bytes(&|_| true).max(1.0);
+    let room = |(d, device): (usize, &&dyn Device)| {
+        let info = device.info();
+        let segments = programs.clone().flat_map(|p| p.plan.segments.iter().map(move |s| (p, s)));
+        let segments = segments.filter(|(_, s)| s.device == d);
+        // What crosses to a device lies there beside its copies on the way: an input twice, a result in two readbacks and
+        // once more where a sampler works on it.
+        let copies: [u64; 2] = if info.shares_host_memory { [0, 0] } else { [2, 4] };
+        let of = |p: &Prog, slots: &[usize]| slots.iter().map(|s| p.plan.host[*s].bytes as u64).sum::<u64>();
+        let one = |(p, s): (&Prog, &Segment)| {
+            s.arena_bytes as u64 + copies[0] * of(p, &s.reads) + copies[1] * of(p, &s.writes)
+        };
+        let scratch: u64 = segments.map(one).sum();
+        let (fixed, share) = (weights[d] + scratch, bytes(&|on| on == d) / all);
+        Some(Room { device: info.name.clone(), free: info.free_bytes?, fixed, share })
+    };
+    devices.iter().enumerate().filter_map(room).collect()
 }
 
 /// Bytes of activations, step inputs and outputs.
@@ -208,7 +250,10 @@ pub fn plan_only(
     let state = |s: &StateDecl| (s.name.clone(), s.spec.page_bytes(), p.pools.count(s));
     let states = p.main.graph.states.iter().map(state).collect();
     let programs = || [Some(&p.main), p.head.as_ref()].into_iter().flatten();
+    let token = Extents { t: 1, o: 1, p: 0, s: 1 };
+    let count = |s: &Segment| refs[s.device].dispatches(&p.main.graph, &p.main.plan, s, &token);
     Ok(PlanSummary {
+        dispatches: p.main.plan.segments.iter().map(count).collect(),
         weight_bytes: weight_bytes(programs(), &refs),
         scratch_bytes: scratch_bytes(programs()),
         state_bytes: p.pools.bytes,

@@ -71,7 +71,14 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    pub fn find(r: &Runner, groups: usize) -> Slots {
+    /// Of logits and hidden rows only what is asked for comes back.
+    pub fn find(r: &mut Runner, groups: usize) -> Slots {
+        let most = r.plan().bounds;
+        for (name, n) in [(names::LOGITS, most.o), (names::HIDDEN, most.s)] {
+            if let Some(slot) = r.output(name) {
+                r.want_parts(slot, n);
+            }
+        }
         let input = |name: &str| r.input(name).expect("the build names its inputs");
         let output = |name: &str| r.output(name).expect("the build names its outputs");
         Slots {
@@ -111,6 +118,8 @@ pub(crate) struct Scratch {
     feeds: Vec<Fed>,
     /// Ids of all rows, for the commit.
     ids: Vec<u32>,
+    /// Of each output row, whether its logits are read.
+    shown: Vec<bool>,
 }
 
 impl Scratch {
@@ -119,6 +128,7 @@ impl Scratch {
             appends: Vec::with_capacity(bounds.s),
             feeds: Vec::with_capacity(bounds.s),
             ids: Vec::with_capacity(bounds.t),
+            shown: Vec::with_capacity(bounds.o),
         }
     }
 
@@ -171,6 +181,7 @@ impl Engine {
         self.scratch.appends.clear();
         self.scratch.feeds.clear();
         self.scratch.ids.clear();
+        self.scratch.shown.clear();
         self.ask.begin();
     }
 
@@ -256,6 +267,7 @@ impl Engine {
         self.scratch.feeds.push(Fed { seq, row, rows: n, certain: n - drafted, out, outs, lists });
         self.scratch.ids.extend_from_slice(f.ids);
         self.fill_rows(f, row);
+        self.scratch.shown.resize(out + outs, f.sampler.is_none_or(Sampler::on_host));
         let first = self.memory.len(f.seq) + n - outs;
         for o in 0..outs {
             let host = self.runner.host_mut();
@@ -283,6 +295,13 @@ impl Engine {
             _ => self.ask.lists_after(host, sampler, f.lists),
         };
         self.ask.by(host, f.out + o, sampler, f.lists, index);
+        self.scratch.shown[f.out + o] = sampler.on_host();
+    }
+
+    /// Logits of feed `feed` are read after this step, though its rows are sampled.
+    pub fn show(&mut self, feed: usize) {
+        let f = self.scratch.feeds[feed];
+        self.scratch.shown[f.out..f.out + f.outs].fill(true);
     }
 
     /// Runs the step that was fed.
@@ -314,12 +333,34 @@ impl Engine {
         for s in 0..self.scratch.feeds.len() {
             self.fill_tables(s);
         }
+        self.want();
         Ok(self.runner.run(self.scratch.extents())?)
     }
 
+    /// Asks for what is read of the step's results: logits that are shown, and hidden rows that a draft may go on from.
+    fn want(&mut self) {
+        let host = self.runner.host_mut();
+        let row = 4 * self.info.n_vocab;
+        host.want_none(self.slots.logits);
+        for o in (0..self.scratch.shown.len()).filter(|o| self.scratch.shown[*o]) {
+            host.want(self.slots.logits, o * row..(o + 1) * row);
+        }
+        if let (Some(slot), Some(draft)) = (self.slots.hidden, self.info.draft) {
+            let row = 4 * draft.width;
+            host.want_none(slot);
+            for f in &self.scratch.feeds {
+                host.want(slot, (f.row + f.rows - f.outs) * row..(f.row + f.rows) * row);
+            }
+        }
+    }
+
     /// Logits of output row `o` of feed `feed` of the last step.
+    ///
+    /// # Panics
+    /// Where the row was sampled on the device and its logits were not asked for ([`Engine::show`]): they stayed there.
     pub fn logits(&self, feed: usize, o: usize) -> &[f32] {
         let row = self.scratch.feeds[feed].out + o;
+        assert!(self.scratch.shown[row], "the logits of row {o} of feed {feed} were asked for");
         &self.runner.host().f32(self.slots.logits)[row * self.info.n_vocab..(row + 1) * self.info.n_vocab]
     }
 

@@ -57,6 +57,8 @@ pub(crate) enum Share {
 /// A dispatch on its way, with the ops it serves.
 pub(crate) struct Draft {
     pub name: &'static str,
+    /// Where its first op stands in the model.
+    pub scope: String,
     pub members: Vec<Member>,
     parts: Vec<String>,
     values: Vec<(&'static str, String)>,
@@ -162,6 +164,7 @@ pub(crate) struct CompileCx<'a> {
     pub own_bytes: u64,
     /// A count of dispatches alone: nothing is loaded, and no buffer is made.
     pub dry: Option<Dry<'a>>,
+    scope: String,
     reads: Vec<Range<usize>>,
     writes: Vec<Range<usize>>,
 }
@@ -174,13 +177,14 @@ impl<'a> CompileCx<'a> {
         dry: Option<Dry<'a>>,
     ) -> Self {
         let (drafts, reads, writes) = (Vec::new(), Vec::new(), Vec::new());
-        CompileCx { segment, shared, slots, drafts, own_bytes: 0, dry, reads, writes }
+        CompileCx { segment, shared, slots, drafts, own_bytes: 0, dry, scope: String::new(), reads, writes }
     }
 
     /// All ops of the segment.
     pub fn run(&mut self) -> Result<(), LoadError> {
         let segment = self.segment;
         for op in &segment.ops {
+            self.scope.clone_from(&op.scope);
             let types: Vec<Type> = op.inputs.iter().map(|v| segment.values[*v].ty).collect();
             self.reads = op.inputs.iter().filter_map(|v| self.reach(*v)).collect();
             self.writes = op.results.iter().filter_map(|v| self.reach(*v)).collect();
@@ -296,7 +300,8 @@ impl<'a> CompileCx<'a> {
         let parts = k.parts.iter().map(|p| p.to_string()).collect();
         let (values, members) = (k.values, vec![member]);
         let (name, share) = (k.name, k.share);
-        self.place(Draft { name, members, parts, values, sources, writable, first, share, rows });
+        let scope = self.scope.clone();
+        self.place(Draft { name, scope, members, parts, values, sources, writable, first, share, rows });
         Ok(())
     }
 

@@ -139,7 +139,13 @@ impl Device for GpuDevice {
         self.shared.state(state).write(&self.shared, page, bytes)
     }
 
-    fn dispatches(&self, graph: &Graph, plan: &Plan, segment: &Segment, step: &Extents) -> Option<usize> {
+    fn dispatches(
+        &self,
+        graph: &Graph,
+        plan: &Plan,
+        segment: &Segment,
+        step: &Extents,
+    ) -> Option<Vec<Dispatch>> {
         GpuProgram::count(segment, &self.shared, Dry { graph, plan }, step).ok()
     }
 

@@ -2,6 +2,7 @@
 //! Two steps may be on their way.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -30,15 +31,47 @@ struct Dispatch {
 /// Where the results of a step come back.
 struct Readback {
     buffer: wgpu::Buffer,
+    /// What lies in it, one part behind the other.
+    parts: Vec<Part>,
     mapped: (Sender<Result<(), wgpu::BufferAsyncError>>, Receiver<Result<(), wgpu::BufferAsyncError>>),
+}
+
+/// Bytes of a host slot that come back.
+struct Part {
+    slot: usize,
+    /// Within the slot, and where they start in the arena.
+    bytes: Range<usize>,
+    at: usize,
+}
+
+impl Readback {
+    /// Chooses what comes back of a step: what is read of each slot.
+    fn choose(&mut self, writes: &[Slot], step: &Extents, host: &HostValues) {
+        self.parts.clear();
+        for w in writes {
+            let n = w.layout.bytes(step);
+            let mut take = |bytes: Range<usize>| {
+                let bytes = bytes.start..bytes.end.min(n);
+                if !bytes.is_empty() {
+                    self.parts.push(Part { slot: w.slot, at: w.at + bytes.start, bytes });
+                }
+            };
+            match host.wanted(w.slot) {
+                None => take(0..n),
+                Some(ranges) => ranges.iter().cloned().for_each(take),
+            }
+        }
+    }
+
+    /// Bytes that come back.
+    fn bytes(&self) -> usize {
+        self.parts.iter().map(|p| padded(p.bytes.len())).sum()
+    }
 }
 
 /// A step on its way.
 struct Flight {
     ticket: Ticket,
-    step: Extents,
-    /// Bytes that come back.
-    back: usize,
     /// Which readback takes them.
     readback: usize,
     submission: wgpu::SubmissionIndex,
@@ -107,17 +140,18 @@ impl GpuProgram {
         Ok(out)
     }
 
-    /// Dispatches of a step of this size, with nothing loaded.
+    /// The dispatches of a step of this size, with nothing loaded.
     pub fn count(
         segment: &Segment,
         shared: &Arc<Shared>,
         dry: Dry,
         step: &Extents,
-    ) -> Result<usize, LoadError> {
+    ) -> Result<Vec<firth_graph::Dispatch>, LoadError> {
         let (at, _) = place_slots(segment);
         let mut cx = CompileCx::new(segment, shared, &at, Some(dry));
         cx.run()?;
-        Ok(cx.drafts.iter().filter(|d| !d.groups(step).contains(&0)).count())
+        let started = cx.drafts.into_iter().filter(|d| !d.groups(step).contains(&0));
+        Ok(started.map(|d| firth_graph::Dispatch { scope: d.scope, kernel: d.name }).collect())
     }
 
     fn build(
@@ -149,7 +183,8 @@ impl GpuProgram {
         let upload = buffer("step inputs", up, Usage::COPY_SRC | Usage::COPY_DST)?;
         let mut readback = || {
             let buffer = buffer("step outputs", back, Usage::MAP_READ | Usage::COPY_DST)?;
-            Ok::<_, LoadError>(Readback { buffer, mapped: channel() })
+            let parts = Vec::with_capacity(writes.len() + segment.bounds.o);
+            Ok::<_, LoadError>(Readback { buffer, parts, mapped: channel() })
         };
         let readbacks = [readback()?, readback()?];
         let words: Vec<u32> = drafts.iter().flat_map(|d| &d.members).flat_map(|m| m.params).collect();
@@ -196,7 +231,7 @@ impl GpuProgram {
     }
 
     /// Encodes and submits a step: one pass, or where it is long several.
-    fn send(&self, step: &Extents, readback: &wgpu::Buffer) -> (wgpu::SubmissionIndex, usize) {
+    fn send(&self, step: &Extents, readback: &Readback) -> wgpu::SubmissionIndex {
         let conn = &self.shared.conn;
         let mut encoder = conn.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(&self.upload, 0, &self.extents, 0, EXTENT_BYTES as u64);
@@ -217,15 +252,13 @@ impl GpuProgram {
             conn.queue.submit([encoder.finish()]);
             encoder = conn.device.create_command_encoder(&Default::default());
         }
-        let mut back = 0;
-        for w in &self.writes {
-            let n = padded(w.layout.bytes(step));
-            if n > 0 {
-                encoder.copy_buffer_to_buffer(&self.arena, w.at as u64, readback, back as u64, n as u64);
-            }
-            back += n;
+        let mut to = 0;
+        for p in &readback.parts {
+            let n = padded(p.bytes.len()) as u64;
+            encoder.copy_buffer_to_buffer(&self.arena, p.at as u64, &readback.buffer, to, n);
+            to += n;
         }
-        (conn.queue.submit([encoder.finish()]), back)
+        conn.queue.submit([encoder.finish()])
     }
 
     /// A pass of the dispatches from `first` on, as many as one submission takes; the first that is left.
@@ -256,10 +289,11 @@ impl GpuProgram {
     /// Waits for a flight and copies its results to the host.
     fn land(&self, f: &Flight, host: &mut HostValues) -> Result<(), Lost> {
         self.shared.wait_for(&f.submission, STEP)?;
-        if f.back == 0 {
+        let readback = &self.readbacks[f.readback];
+        let back = readback.bytes();
+        if back == 0 {
             return self.shared.check();
         }
-        let readback = &self.readbacks[f.readback];
         // Another thread's wait may be the one that calls back, a little after this one has returned.
         match readback.mapped.1.recv_timeout(MAPPED) {
             Ok(Ok(())) => {}
@@ -267,12 +301,12 @@ impl GpuProgram {
             Err(_) => return Err(self.lost(format!("step outputs were not mapped within {MAPPED:?}"))),
         }
         {
-            let view = readback.buffer.slice(..f.back as u64).get_mapped_range();
+            let view = readback.buffer.slice(..back as u64).get_mapped_range();
             let view = view.map_err(|e| self.lost(format!("step outputs cannot be read: {e}")))?;
             let mut from = 0;
-            for w in &self.writes {
-                let n = w.layout.bytes(&f.step);
-                host.bytes_mut(w.slot)[..n].copy_from_slice(&view[from..from + n]);
+            for p in &readback.parts {
+                let n = p.bytes.len();
+                host.bytes_mut(p.slot)[p.bytes.clone()].copy_from_slice(&view[from..from + n]);
                 from += padded(n);
             }
         }
@@ -335,17 +369,19 @@ impl Program for GpuProgram {
         let ticket = Ticket(self.submitted + 1);
         // Neighbouring steps take turns.
         let readback = (ticket.0 % FLIGHTS as u64) as usize;
-        let (submission, back) = self.send(&step, &self.readbacks[readback].buffer);
+        self.readbacks[readback].choose(&self.writes, &step, host);
+        let to = &self.readbacks[readback];
+        let submission = self.send(&step, to);
         self.shared.check()?;
+        let back = to.bytes();
         if back > 0 {
-            let to = &self.readbacks[readback];
             let done = to.mapped.0.clone();
             to.buffer.slice(..back as u64).map_async(wgpu::MapMode::Read, move |r| {
                 // The receiver lives as long as the program.
                 let _ = done.send(r);
             });
         }
-        self.flights.push_back(Flight { ticket, step, back, readback, submission });
+        self.flights.push_back(Flight { ticket, readback, submission });
         self.submitted = ticket.0;
         Ok(ticket)
     }

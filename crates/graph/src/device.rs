@@ -4,7 +4,7 @@
 //! refused at load: [`Device::supports`] is total, and after [`Device::compile`] a step can fail only because
 //! the device itself is gone ([`Lost`]).
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use firth_quant::Dtype;
 
@@ -168,6 +168,15 @@ pub enum LoadError {
     },
 }
 
+/// A kernel that a device starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dispatch {
+    /// Where its op stands in the model; of the first where it serves several.
+    pub scope: String,
+    /// Its name.
+    pub kernel: &'static str,
+}
+
 /// A submitted step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(pub u64);
@@ -184,12 +193,14 @@ struct HostSlot {
     // u128 for its alignment of 16; 64-byte lines are met by the kernels' unaligned loads.
     words: Vec<u128>,
     bytes: usize,
+    /// The bytes that are read of what the next step writes, ascending; all of them where there is no list.
+    wanted: Option<Vec<Range<usize>>>,
 }
 
 impl HostValues {
     /// One slot per size in bytes, zeroed.
     pub fn new(sizes: &[usize]) -> Self {
-        let slot = |&bytes: &usize| HostSlot { words: vec![0; bytes.div_ceil(16)], bytes };
+        let slot = |&bytes: &usize| HostSlot { words: vec![0; bytes.div_ceil(16)], bytes, wanted: None };
         HostValues { slots: sizes.iter().map(slot).collect() }
     }
 
@@ -223,6 +234,38 @@ impl HostValues {
     /// Slot `i` as floats.
     pub fn f32(&self, i: usize) -> &[f32] {
         bytemuck::cast_slice(self.bytes(i))
+    }
+
+    /// From now on only what [`want`](Self::want) names is read of slot `i`, in `n` ranges at most; devices may leave the rest
+    /// as it was.
+    pub fn want_parts(&mut self, i: usize, n: usize) {
+        self.slots[i].wanted = Some(Vec::with_capacity(n));
+    }
+
+    /// Nothing is read of what the next step writes to slot `i`, until something is asked for. A slot that is read whole
+    /// stays so.
+    pub fn want_none(&mut self, i: usize) {
+        if let Some(wanted) = &mut self.slots[i].wanted {
+            wanted.clear();
+        }
+    }
+
+    /// These bytes of slot `i` are read, too. They lie behind those asked for before.
+    pub fn want(&mut self, i: usize, bytes: Range<usize>) {
+        let Some(wanted) = &mut self.slots[i].wanted else { return };
+        match wanted.last_mut() {
+            Some(last) if last.end == bytes.start => last.end = bytes.end,
+            Some(last) => {
+                assert!(last.end < bytes.start, "{bytes:?} behind {last:?}");
+                wanted.push(bytes);
+            }
+            None => wanted.push(bytes),
+        }
+    }
+
+    /// The bytes that are read of slot `i`; `None` where all of it is.
+    pub fn wanted(&self, i: usize) -> Option<&[Range<usize>]> {
+        self.slots[i].wanted.as_deref()
     }
 
     /// Number of slots.
@@ -273,8 +316,9 @@ pub trait Device: Send + Sync {
     /// Writes a page.
     fn write_page(&self, state: StateId, page: usize, bytes: &[u8]) -> Result<(), Lost>;
 
-    /// Kernels that it would start for a step of this size, where starting one costs something: without anything loaded.
-    fn dispatches(&self, g: &Graph, plan: &Plan, segment: &Segment, step: &Extents) -> Option<usize> {
+    /// The kernels that it would start for a step of this size, in order, where starting one costs something: without
+    /// anything loaded.
+    fn dispatches(&self, g: &Graph, plan: &Plan, segment: &Segment, step: &Extents) -> Option<Vec<Dispatch>> {
         let _ = (g, plan, segment, step);
         None
     }

@@ -116,6 +116,14 @@ impl Runner {
         self.plan.outputs.iter().find(|(n, _)| n == name).map(|(_, s)| *s)
     }
 
+    /// Of this slot only what is asked for is read from now on, in `n` ranges at most ([`HostValues::want`]); all of it as
+    /// before where another segment reads it.
+    pub fn want_parts(&mut self, slot: usize, n: usize) {
+        if !self.plan.segments.iter().any(|s| s.reads.contains(&slot)) {
+            self.host.want_parts(slot, n);
+        }
+    }
+
     /// Host values, to fill inputs.
     pub fn host_mut(&mut self) -> &mut HostValues {
         &mut self.host

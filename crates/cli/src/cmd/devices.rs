@@ -4,6 +4,7 @@ use anyhow::Result;
 use firth::Device;
 use firth::{EngineOptions, SpecMode, SpecOptions};
 use firth_engine::{PlanSummary, plan_only};
+use firth_graph::Dispatch;
 use serde_json::json;
 
 use crate::args::Devices;
@@ -51,6 +52,7 @@ fn list(a: &Devices) -> Result<()> {
                 "name": format!("gpu:{}", g.index),
                 "description": g.name,
                 "driver": g.driver,
+                "memory_bytes": g.memory,
                 "max_binding_bytes": g.max_binding,
                 "features": g.features,
             })
@@ -62,7 +64,8 @@ fn list(a: &Devices) -> Result<()> {
     println!("{:<8} {}", cpu.name, cpu.description);
     for g in &gpus {
         println!("{:<8} {} ({})", format!("gpu:{}", g.index), g.name, g.driver);
-        println!("         bindings of {}; {}", mib(g.max_binding), g.features.join(", "));
+        let memory = g.memory.map_or("memory unknown".into(), |m| format!("memory {}", mib(m)));
+        println!("         {memory}, bindings of {}; {}", mib(g.max_binding), g.features.join(", "));
     }
     if gpus.is_empty() {
         println!("no GPU adapter: neither Vulkan, Metal nor DX12 offers one");
@@ -83,9 +86,12 @@ fn print(s: &PlanSummary, names: &[String], slots: &[(usize, u64)]) {
         "largest step: {} rows, {} logits rows, {} sequences of {} tokens",
         s.plan.bounds.t, s.plan.bounds.o, s.plan.bounds.s, s.ctx
     );
-    for segment in &s.plan.segments {
+    for (segment, dispatches) in s.plan.segments.iter().zip(&s.dispatches) {
         let (name, n) = (&names[segment.device], segment.ops.len());
         println!("segment on {name}: {n} ops, activations {}", mib(segment.arena_bytes as u64));
+        if let Some(all) = dispatches {
+            println!("dispatches per decoded token on {name}: {}; {}", all.len(), of_layers(all));
+        }
     }
     for (name, bytes) in names.iter().zip(&s.weight_bytes) {
         println!("weights on {name}: {}", mib(*bytes));
@@ -105,13 +111,30 @@ fn print(s: &PlanSummary, names: &[String], slots: &[(usize, u64)]) {
     println!("copies of views: {}", s.plan.copies.len());
 }
 
+/// Layers by the kernels that start in each: the most, and which they are.
+fn of_layers(all: &[Dispatch]) -> String {
+    let mut layers: Vec<(&str, Vec<&str>)> = Vec::new();
+    for d in all.iter().filter(|d| d.scope.starts_with("blk.")) {
+        match layers.iter_mut().find(|(scope, _)| *scope == d.scope) {
+            Some((_, kernels)) => kernels.push(d.kernel),
+            None => layers.push((&d.scope, vec![d.kernel])),
+        }
+    }
+    match layers.iter().max_by_key(|(_, kernels)| kernels.len()) {
+        Some((scope, kernels)) => {
+            format!("most a layer: {} ({scope}: {})", kernels.len(), kernels.join(", "))
+        }
+        None => "none in layers".into(),
+    }
+}
+
 fn to_json(s: &PlanSummary, names: &[String], slots: &[(usize, u64)]) -> serde_json::Value {
-    let segment = |g: &firth_graph::Segment| json!({"device": names[g.device], "ops": g.ops.len(), "activation_bytes": g.arena_bytes});
+    let segment = |(g, all): (&firth_graph::Segment, &Option<Vec<Dispatch>>)| json!({"device": names[g.device], "ops": g.ops.len(), "activation_bytes": g.arena_bytes, "dispatches_per_token": all.as_ref().map(Vec::len)});
     json!({
         "arch": s.info.arch,
         "ctx": s.ctx,
         "bounds": {"rows": s.plan.bounds.t, "outputs": s.plan.bounds.o, "sequences": s.plan.bounds.s},
-        "segments": s.plan.segments.iter().map(segment).collect::<Vec<_>>(),
+        "segments": s.plan.segments.iter().zip(&s.dispatches).map(segment).collect::<Vec<_>>(),
         "weight_bytes": s.weight_bytes,
         "host_bytes": s.plan.host.iter().map(|h| h.bytes).sum::<usize>(),
         "page_bytes": s.state_bytes,
