@@ -61,7 +61,8 @@ fn what_cannot_be_done_is_said() {
     fails(1, &["-t", "0"], &[], "--threads is 0, expected 1 or more");
     fails(1, &["--ctx", "3"], &[], "tokens exceed the context of 3");
     fails(1, &["--ctx", "0"], &[], "ctx is 0, expected 1 to");
-    fails(1, &["--max-memory", "1M"], &[], "bytes on");
+    fails(1, &["--max-memory", "1M"], &[], "are free; no smaller context, batch or placement fits");
+    fails(1, &["--max-memory", "4M"], &[], "are free; what fits: --map");
     fails(1, &[], &[("FIRTH_ISA", "sse9")], "unknown instruction set `sse9`");
     fails(2, &["--kv", "q4_0"], &[], "possible values: f16, f32, q8_0");
     fails(1, &["--repeat-penalty", "0"], &[], "repeat_penalty is 0");

@@ -157,7 +157,11 @@ impl Device for CpuDevice {
     }
 
     fn weight_bytes(&self, w: &WeightSpec) -> u64 {
-        if self.shared.map && can_stay(w) { 0 } else { weight_bytes(w) }
+        if self.shared.map { self.mapped_weight_bytes(w) } else { weight_bytes(w) }
+    }
+
+    fn mapped_weight_bytes(&self, w: &WeightSpec) -> u64 {
+        if can_stay(w) { 0 } else { weight_bytes(w) }
     }
 
     fn load(

@@ -128,8 +128,19 @@ impl Wish<'_> {
         let experts = || self.away(p, |n| Placement { experts_away: n, ..o.placement }, true);
         let layers =
             || self.away(p, |n| Placement { layers: Some(p.info.n_layers - n), ..o.placement }, false);
-        let all: [&dyn Fn() -> Option<String>; 6] = [&batch, &draft, &kv, &ctx, &experts, &layers];
+        let map = || self.mapping(p);
+        let all: [&dyn Fn() -> Option<String>; 7] = [&batch, &draft, &kv, &ctx, &experts, &layers, &map];
         all.iter().filter_map(|way| way()).take(3).collect()
+    }
+
+    /// Whether weights that stay in the file's mapping make the room.
+    fn mapping(&self, p: &Prepared) -> Option<String> {
+        let room = p.room.as_ref().filter(|_| self.devices.len() == 1)?;
+        let specs = [Some(&p.main), p.head.as_ref()].into_iter().flatten().flat_map(|prog| &prog.plan.weight_specs);
+        let saved = |s| self.devices[0].weight_bytes(s) - self.devices[0].mapped_weight_bytes(s);
+        let states = p.pools.short.map_or(0, |(needed, _)| needed);
+        let needed = room.needed(states).saturating_sub(specs.map(saved).sum());
+        (needed <= room.free).then(|| "--map".to_string())
     }
 
     /// The smallest number of layers, or of layers' experts, that would have to go to the CPU beside a GPU.

@@ -290,6 +290,11 @@ pub trait Device: Send + Sync {
     /// Bytes that a weight will take here.
     fn weight_bytes(&self, w: &WeightSpec) -> u64;
 
+    /// Bytes that a weight would take where the device reads all that it can from the file's mapping.
+    fn mapped_weight_bytes(&self, w: &WeightSpec) -> u64 {
+        self.weight_bytes(w)
+    }
+
     /// Loads a weight. `on` is told bytes of the file consumed and may stop the load.
     fn load(
         &self,
