@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use firth::{Device, Dtype, EngineOptions, LogitsOptions};
-use firth_conformance::{fixture, gpu, models};
+use firth_conformance::{fixture, gpu, models, wgsl};
 use firth_engine::{DraftLength, Engine, Event, Request, Scheduler, SpecMode, SpecOptions, plan_only};
 use firth_gguf::Gguf;
 use firth_gpu::GpuOptions;
@@ -41,21 +41,6 @@ fn error(f: &fixture::Fixture, device: &Arc<dyn Device>) -> Result<f64, String> 
     Ok(fixture::nmse(&out, &f.logits))
 }
 
-/// Architectures whose attention the GPU has no kernel for: the load on a GPU alone ends with what is missing.
-const LACKING: &[&str] = &[
-    "bloom",
-    "deepseek4",
-    "dream",
-    "hy_v4",
-    "jais",
-    "llada",
-    "llada-moe",
-    "llama4",
-    "mpt",
-    "refact",
-    "rnd1",
-];
-
 /// Every fixture whose architecture is in the registry; `FIRTH_FIXTURE=text` runs only those whose name contains it.
 #[test]
 fn fixtures_agree_with_the_reference() {
@@ -72,12 +57,6 @@ fn fixtures_agree_with_the_reference() {
             }
             let start = std::time::Instant::now();
             let outcome = error(&f, &device);
-            if LACKING.contains(&arch) {
-                let why = outcome.expect_err("no kernel is there");
-                println!("{folder}/{name}: refused: {why}");
-                assert!(why.contains("attend") || why.contains("pool_keys"), "{folder}/{name}: {why}");
-                continue;
-            }
             println!("{folder}/{name}: {outcome:?}, {:.1} s", start.elapsed().as_secs_f64());
             n += 1;
             match outcome {
@@ -87,6 +66,11 @@ fn fixtures_agree_with_the_reference() {
         }
     }
     println!("{n} fixtures, worst {worst:.2e}");
+    let kernels = gpu::shared().map(|d| d.kernels()).unwrap_or_default();
+    wgsl::dump(&kernels);
+    wrong.extend(
+        kernels.iter().filter_map(|(name, text)| Some(format!("{name}: {}", wgsl::audit(text).err()?))),
+    );
     assert!(wrong.is_empty(), "normalised squared error above {BOUND:e}, or no run: {wrong:#?}");
     assert!(n > 0, "no fixture is called {filter:?}");
 }
@@ -190,4 +174,35 @@ fn drafts_of_a_hybrid_do_not_show() {
             assert!(accepted > 0, "no draft of {max} was accepted at temperature {temperature}");
         }
     }
+}
+
+/// Dispatches of a decoded token, by layers: what a step costs the host.
+#[test]
+fn a_decoded_token_takes_few_dispatches() {
+    let (Some(shared), Some(device)) = (fixture::shared(), gpu::device()) else { return };
+    let mut wrong = Vec::new();
+    for (name, most) in [
+        ("llama-dense", 12),
+        ("qwen3-dense", 12),
+        ("llama-moe", 18),
+        ("qwen3moe-moe", 18),
+        ("qwen35-dense", 12),
+        ("qwen35moe-moe", 18),
+    ] {
+        let f = fixture::read(&shared.join("fixtures/arch"), name);
+        let options = EngineOptions { kv: Dtype::F16, ..EngineOptions::default() };
+        let plan = plan_only(&f.file, std::slice::from_ref(&device), &options).expect("a fixture is planned");
+        let [Some(all)] = &plan.dispatches[..] else { panic!("{:?}", plan.dispatches) };
+        println!("{name}: {} dispatches", all.len());
+        for layer in 0..plan.info.n_layers {
+            let scope = format!("blk.{layer}");
+            let kernels: Vec<_> = all.iter().filter(|d| d.scope == scope).map(|d| d.kernel).collect();
+            println!("{name}, layer {layer}: {} dispatches: {}", kernels.len(), kernels.join(", "));
+            if kernels.is_empty() || kernels.len() > most {
+                wrong
+                    .push(format!("{name}, layer {layer}: {} of at most {most}: {kernels:?}", kernels.len()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

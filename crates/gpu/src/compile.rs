@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use firth_graph::{Extent, Extents, Graph, Layout, LoadError, Place, Plan, SegOp, Segment, Sym, Type};
 
-use crate::kernels;
-use crate::module::{self, Source};
+use crate::fold::{self, Link};
+use crate::kernels::{self, elementwise};
+use crate::module::{self, Fin, Source};
 use crate::shared::Shared;
 use crate::states::State;
 use crate::store::{self, StoredWeight};
@@ -20,6 +21,8 @@ const MAX_OPERANDS: usize = 9;
 const SCALARS: usize = 27 * 4;
 /// Scalars of a dispatch at most; the word behind them stays 0.
 const MAX_SCALARS: usize = 19;
+/// First scalar of the ops that are folded into a kernel.
+const FOLDED: usize = MAX_SCALARS - fold::MAX_SCALARS;
 
 /// Workgroups along one axis that every adapter takes.
 pub const MAX_GROUPS: usize = 65535;
@@ -72,7 +75,9 @@ pub(crate) struct Draft {
 
 /// What one op has of its own in a dispatch.
 pub(crate) struct Member {
+    /// The kernel's, then those of ops folded into it.
     pub buffers: Vec<wgpu::Buffer>,
+    fin: Fin,
     pub params: [u32; PARAM_BYTES / 4],
     pub groups: Groups,
     /// Bytes of the arena that it reads and writes.
@@ -108,7 +113,7 @@ impl Draft {
             && self.writable == other.writable
             && !self.writable.contains(&true)
             && self.members.len() < MAX_MEMBERS
-            && (self.members.len() + 1) * self.writable.len() < MAX_STORAGE
+            && self.members.iter().chain(&other.members).map(|m| m.buffers.len()).sum::<usize>() < MAX_STORAGE
             && self.values == other.values
             && self.parts == other.parts
     }
@@ -117,7 +122,7 @@ impl Draft {
     pub fn text(&self, compact: bool) -> String {
         let shape = module::Shape {
             compact,
-            members: self.members.len(),
+            members: &self.members.iter().map(|m| &m.fin).collect::<Vec<_>>(),
             operands: &self.sources,
             writable: &self.writable,
             own: self.first,
@@ -127,7 +132,11 @@ impl Draft {
 
     /// Access of all members' buffers.
     pub fn writable(&self) -> Vec<bool> {
-        self.writable.repeat(self.members.len())
+        let one = |m: &Member| {
+            let read_only = m.buffers.len() - self.writable.len();
+            self.writable.iter().copied().chain(std::iter::repeat_n(false, read_only))
+        };
+        self.members.iter().flat_map(one).collect()
     }
 
     /// Workgroups of a step; the third axis numbers the members where there are several.
@@ -145,6 +154,11 @@ pub(crate) fn groups<'a>(all: impl ExactSizeIterator<Item = &'a Groups>, x: &Ext
         _ if largest.contains(&0) => [0; 3],
         _ => [largest[0], largest[1], n],
     }
+}
+
+/// Operands of an op but one.
+fn others(op: &SegOp, at: usize) -> impl Iterator<Item = usize> {
+    op.inputs.iter().enumerate().filter(move |(n, _)| *n != at).map(|(_, v)| *v)
 }
 
 /// Where a dry run finds what a real one finds loaded.
@@ -167,6 +181,8 @@ pub(crate) struct CompileCx<'a> {
     scope: String,
     reads: Vec<Range<usize>>,
     writes: Vec<Range<usize>>,
+    /// What is folded into the op at hand.
+    chain: Vec<Link>,
 }
 
 impl<'a> CompileCx<'a> {
@@ -177,25 +193,35 @@ impl<'a> CompileCx<'a> {
         dry: Option<Dry<'a>>,
     ) -> Self {
         let (drafts, reads, writes) = (Vec::new(), Vec::new(), Vec::new());
-        CompileCx { segment, shared, slots, drafts, own_bytes: 0, dry, scope: String::new(), reads, writes }
+        let (scope, chain) = (String::new(), Vec::new());
+        CompileCx { segment, shared, slots, drafts, own_bytes: 0, dry, scope, reads, writes, chain }
     }
 
     /// All ops of the segment.
     pub fn run(&mut self) -> Result<(), LoadError> {
         let segment = self.segment;
-        for op in &segment.ops {
+        let folds = fold::find(self);
+        for (op, chain) in
+            segment.ops.iter().zip(folds.chains).zip(folds.folded).filter(|(_, f)| !f).map(|(o, _)| o)
+        {
             self.scope.clone_from(&op.scope);
             let types: Vec<Type> = op.inputs.iter().map(|v| segment.values[*v].ty).collect();
-            self.reads = op.inputs.iter().filter_map(|v| self.reach(*v)).collect();
+            let mut op = op.clone();
+            if let Some(last) = chain.last() {
+                op.results.clone_from(&segment.ops[last.op].results);
+            }
+            let others = chain.iter().flat_map(|l| others(&segment.ops[l.op], l.at));
+            self.reads = op.inputs.iter().copied().chain(others).filter_map(|v| self.reach(v)).collect();
             self.writes = op.results.iter().filter_map(|v| self.reach(*v)).collect();
+            self.chain = chain;
             let kernel = kernels::find(&op.op, &types).expect("the planner asked whether there is a kernel");
-            (kernel.compile)(self, op)?;
+            (kernel.compile)(self, &op)?;
         }
         Ok(())
     }
 
     /// Bytes of the arena that a value reaches.
-    fn reach(&self, v: usize) -> Option<Range<usize>> {
+    pub fn reach(&self, v: usize) -> Option<Range<usize>> {
         let value = &self.segment.values[v];
         let in_arena = matches!(value.place, Place::Arena(_) | Place::Host(_));
         let layout = value.ty.layout().filter(|_| in_arena)?;
@@ -272,15 +298,16 @@ impl<'a> CompileCx<'a> {
         let mut buffers: Vec<(wgpu::Buffer, bool)> = Vec::new();
         let mut sources = Vec::new();
         for (i, &v) in k.operands.iter().enumerate() {
-            sources.push(match self.weight(v) {
-                Some(w) if w.format.is_none() => {
-                    buffers.push((w.parts[0].buffer.clone(), false));
+            sources.push(match self.elements(v) {
+                Some(b) => {
+                    buffers.push((b, false));
                     Source::Buffer(buffers.len() - 1)
                 }
-                _ => Source::Arena,
+                None => Source::Arena,
             });
             self.describe(v, &mut params[12 * i..12 * (i + 1)]);
         }
+        let (fin, folded) = self.fin(&k, &mut params);
         params[SCALARS..SCALARS + k.scalars.len()].copy_from_slice(k.scalars);
         let first = buffers.len();
         buffers.extend(k.buffers);
@@ -291,7 +318,8 @@ impl<'a> CompileCx<'a> {
         };
         let writable: Vec<bool> = buffers.iter().map(|b| b.1).collect();
         let member = Member {
-            buffers: buffers.into_iter().map(|b| b.0).collect(),
+            buffers: buffers.into_iter().map(|b| b.0).chain(folded).collect(),
+            fin,
             params,
             groups: k.groups,
             reads: self.reads.clone(),
@@ -303,6 +331,42 @@ impl<'a> CompileCx<'a> {
         let scope = self.scope.clone();
         self.place(Draft { name, scope, members, parts, values, sources, writable, first, share, rows });
         Ok(())
+    }
+
+    /// The buffer of a weight that is read by element.
+    fn elements(&self, v: usize) -> Option<wgpu::Buffer> {
+        self.weight(v).filter(|w| w.format.is_none()).map(|w| w.parts[0].buffer.clone())
+    }
+
+    /// The functions folded into a kernel, their operands behind its own, and buffers of these.
+    fn fin(&self, k: &Kernel, params: &mut [u32; PARAM_BYTES / 4]) -> (Fin, Vec<wgpu::Buffer>) {
+        let mut fin = Fin { y: k.operands.len().saturating_sub(1), ..Fin::default() };
+        let (mut buffers, mut scalar) = (Vec::new(), FOLDED);
+        if !self.chain.is_empty() {
+            assert!(k.scalars.len() <= FOLDED && k.operands.len() + fold::MAX_OPERANDS <= MAX_OPERANDS);
+        }
+        for link in &self.chain {
+            let op = &self.segment.ops[link.op];
+            let f = elementwise::function_of(&op.op).expect("a function of elements was folded");
+            let mut elements = vec!["v".to_string(); op.inputs.len()];
+            for (at, &v) in op.inputs.iter().enumerate().filter(|(at, _)| *at != link.at) {
+                let o = k.operands.len() + fin.sources.len();
+                self.describe(v, &mut params[12 * o..12 * (o + 1)]);
+                elements[at] = format!("$L{}(other({o}u, i0, i))", fin.sources.len());
+                fin.sources.push(match self.elements(v) {
+                    Some(b) => {
+                        buffers.push(b);
+                        Source::Buffer(buffers.len() - 1)
+                    }
+                    None => Source::Arena,
+                });
+            }
+            let first = SCALARS + scalar;
+            params[first..first + f.scalars.len()].copy_from_slice(&f.scalars);
+            fin.steps.push(f.of(&elements, scalar));
+            scalar += f.scalars.len();
+        }
+        (fin, buffers)
     }
 
     /// Behind all others, or with an earlier one that it can join: none from there on may depend on it.

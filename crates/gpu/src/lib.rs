@@ -8,6 +8,7 @@ mod adapter;
 mod compile;
 mod decode;
 mod device;
+mod fold;
 mod format;
 mod kernels;
 mod module;

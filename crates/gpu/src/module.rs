@@ -14,15 +14,26 @@ const PRELUDE: &str = include_str!("wgsl/prelude.wgsl");
 /// Elementary functions, for kernels that need them.
 pub const MATH: &str = include_str!("wgsl/math.wgsl");
 
+/// Functions of elements that end a kernel, in their order.
+#[derive(Clone, Debug, Default)]
+pub struct Fin {
+    /// The operand that is the result.
+    pub y: usize,
+    /// Expressions of the value `v`, of element `i0` of row `i`; `$L0(a)` and so on read a word of its own operands.
+    pub steps: Vec<String>,
+    /// Where those lie; a buffer counts from the first behind the kernel's.
+    pub sources: Vec<Source>,
+}
+
 /// What the text of a kernel is made for, besides its own parts.
 pub struct Shape<'a> {
     /// Whether loops stay loops for the driver's compiler.
     pub compact: bool,
     /// Ops of a dispatch: workgroups of number `z` on the third axis serve op `z`.
-    pub members: usize,
+    pub members: &'a [&'a Fin],
     /// Where each operand lies.
     pub operands: &'a [Source],
-    /// Access of one op's buffers.
+    /// Access of one op's buffers, without those of folded functions.
     pub writable: &'a [bool],
     /// Number of the first buffer that is no operand.
     pub own: usize,
@@ -33,9 +44,9 @@ pub struct Shape<'a> {
 /// `ld0(a)` reads word `a` of operand 0, `lf0(a)` the same as f32, `own(a)` the kernel's first own buffer.
 /// `rt(n)` is `n`; in a compact text the driver's compiler does not know it, and leaves loops up to it alone.
 /// `buf0` and so on are the buffers, those of one op after those of another. Each `$NAME` of the parts is replaced;
-/// `$Z` is the workgroup's number on the third axis where that is the kernel's.
+/// `fin(v, i0, r)` is what is to be written for element `i0` of row `r`, of value `v`. `$Z` is the workgroup's number on the third axis where that is the kernel's.
 pub fn text(shape: &Shape, parts: &[String], values: &[(&str, String)]) -> String {
-    let n = shape.members;
+    let n = shape.members.len();
     let mut out = PRELUDE.replace("$PARAMS", &(32 * n).to_string());
     // The last parameter is 0.
     out += if shape.compact {
@@ -44,10 +55,13 @@ pub fn text(shape: &Shape, parts: &[String], values: &[(&str, String)]) -> Strin
         "fn rt(n: u32) -> u32 { return n; }\n"
     };
     out += if n == 1 { "const PB = 0u;\n" } else { "var<private> PB: u32;\n" };
-    for (i, w) in shape.writable.iter().cycle().take(n * shape.writable.len()).enumerate() {
-        let access = if *w { "read_write" } else { "read" };
-        let binding = i + 3;
-        out += &format!("@group(0) @binding({binding}) var<storage, {access}> buf{i}: array<u32>;\n");
+    for (m, fin) in shape.members.iter().enumerate() {
+        let folded = std::iter::repeat_n(&false, fin.buffers());
+        for (i, w) in (shape.first(m)..).zip(shape.writable.iter().chain(folded)) {
+            let access = if *w { "read_write" } else { "read" };
+            let binding = i + 3;
+            out += &format!("@group(0) @binding({binding}) var<storage, {access}> buf{i}: array<u32>;\n");
+        }
     }
     for (i, source) in shape.operands.iter().enumerate() {
         let read = match source {
@@ -60,6 +74,10 @@ pub fn text(shape: &Shape, parts: &[String], values: &[(&str, String)]) -> Strin
     if shape.own < shape.writable.len() {
         out += &format!("fn own(a: u32) -> u32 {{ {} }}\n", of_member(shape, shape.own));
     }
+    if shape.members.iter().any(|f| !f.steps.is_empty()) && !parts.iter().any(|p| p == MATH) {
+        out += MATH;
+    }
+    out += &fin(shape);
     let mut body = parts.concat();
     for (name, value) in values {
         body = body.replace(&format!("${name}"), value);
@@ -75,14 +93,61 @@ pub fn text(shape: &Shape, parts: &[String], values: &[(&str, String)]) -> Strin
     out + &body
 }
 
+impl Fin {
+    /// Buffers of its operands.
+    pub fn buffers(&self) -> usize {
+        self.sources.iter().filter(|s| **s != Source::Arena).count()
+    }
+
+    /// The function `fin` of the op whose buffers start at number `first`, with its number in its name.
+    fn text(&self, m: usize, first: usize) -> String {
+        let mut out = String::new();
+        for (e, source) in self.sources.iter().enumerate() {
+            let name = match source {
+                Source::Arena => "arena".to_string(),
+                Source::Buffer(b) => format!("buf{}", first + b),
+            };
+            out += &format!("fn fl{m}_{e}(a: u32) -> f32 {{ return bitcast<f32>({name}[a]); }}\n");
+        }
+        // Each step is rounded by itself, as if it had gone to memory.
+        let step = |s: &String| format!("v = apart({});\n", s.replace("$L", &format!("fl{m}_")));
+        let steps: String = self.steps.iter().map(step).collect();
+        let y = self.y;
+        let body = match self.steps.is_empty() {
+            true => "return x;".to_string(),
+            false => format!("let i = split({y}u, r);\nvar v = apart(x);\n{steps}return v;"),
+        };
+        out + &format!("fn fin{m}(x: f32, i0: u32, r: u32) -> f32 {{\n{body}\n}}\n")
+    }
+}
+
+impl Shape<'_> {
+    /// The number of the first buffer of op `m`.
+    fn first(&self, m: usize) -> usize {
+        self.members[..m].iter().map(|f| self.writable.len() + f.buffers()).sum()
+    }
+}
+
+/// The functions that end the ops, and the one that chooses among them.
+fn fin(shape: &Shape) -> String {
+    let each = |(m, f): (usize, &&Fin)| f.text(m, shape.first(m) + shape.writable.len());
+    let all: String = shape.members.iter().enumerate().map(each).collect();
+    let choose = by_member(shape, |m| format!("return fin{m}(x, i0, r);"));
+    all + &format!("fn fin(x: f32, i0: u32, r: u32) -> f32 {{ {choose} }}\n")
+}
+
 /// Reads word `a` of buffer `b` of the op at hand.
 fn of_member(shape: &Shape, b: usize) -> String {
-    let each = |m: usize| format!("return buf{}[a];", m * shape.writable.len() + b);
-    match shape.members {
-        1 => each(0),
+    by_member(shape, |m| format!("return buf{}[a];", shape.first(m) + b))
+}
+
+/// The line of the op at hand.
+fn by_member(shape: &Shape, line: impl Fn(usize) -> String) -> String {
+    match shape.members.len() {
+        1 => line(0),
         n => {
-            let cases: String = (1..n).map(|m| format!("case {}u: {{ {} }} ", 32 * m, each(m))).collect();
-            format!("switch (PB) {{ {cases}default: {{ {} }} }}", each(0))
+            let cases: String = (1..n).map(|m| format!("case {}u: {{ {} }} ", 32 * m, line(m))).collect();
+            format!("switch (PB) {{ {cases}default: {{ {} }} }}", line(0))
         }
     }
 }

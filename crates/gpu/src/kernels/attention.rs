@@ -256,7 +256,7 @@ impl Values {
         let n = self.row.per_word();
         self.lines(|v, e| {
             let i = format!("(l + {}u) * {n}u + {e}u", v * 64);
-            format!("if ({i} < {}u) {{ arena[y + {i}] = bitcast<u32>(o{v}_{e} * inv); }}", self.value_dim)
+            format!("if ({i} < {}u) {{ arena[y + {i}] = bitcast<u32>(fin(o{v}_{e} * inv, {i}, r * heads + h)); }}", self.value_dim)
         })
     }
 }

@@ -34,27 +34,52 @@ fn function(kind: ActKind, x: &str) -> String {
     format!("{name}({x})")
 }
 
+/// An op as an expression of an element.
+pub(crate) struct Function {
+    text: String,
+    /// Its numbers, as bits.
+    pub scalars: Vec<u32>,
+}
+
+impl Function {
+    /// The expression: `$0` and `$1` are the operands' elements, `$S0` and so on its numbers.
+    fn new(text: impl Into<String>, scalars: &[f32]) -> Self {
+        Function { text: text.into(), scalars: scalars.iter().map(|s| s.to_bits()).collect() }
+    }
+
+    /// Its text over these elements, its numbers among the kernel's scalars from `first` on.
+    pub fn of(&self, operands: &[String], first: usize) -> String {
+        let numbers = (0..self.scalars.len()).fold(self.text.clone(), |t, n| {
+            t.replace(&format!("$S{n}"), &format!("scalar_f({}u)", first + n))
+        });
+        operands.iter().enumerate().fold(numbers, |t, (n, o)| t.replace(&format!("${n}"), o))
+    }
+}
+
+/// The op as a function of elements, where it is one.
+pub(crate) fn function_of(op: &Op) -> Option<Function> {
+    Some(match op {
+        Op::Act(a) => Function::new(function(a.kind, "$0"), &[]),
+        Op::Add(_) => Function::new("$0 + $1", &[]),
+        Op::Clamp(c) => Function::new("clamped($0, $S0, $S1)", &[c.low, c.high]),
+        Op::GatedAct(a) => Function::new(format!("apart({}) * $1", function(a.kind, "$0")), &[]),
+        Op::Mul(_) => Function::new("$0 * $1", &[]),
+        Op::Scale(s) => Function::new("$0 * $S0", &[s.by]),
+        Op::Softcap(s) => Function::new("softcap($0, $S0)", &[s.cap]),
+        _ => return None,
+    })
+}
+
 fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
-    const B: &str = "lf1(other(1u, i0, i))";
-    let (value, scalars) = match &op.op {
-        Op::Act(a) => (function(a.kind, "x"), vec![]),
-        Op::Add(_) => (format!("x + {B}"), vec![]),
-        Op::Clamp(c) => {
-            ("clamped(x, scalar_f(0u), scalar_f(1u))".into(), vec![c.low.to_bits(), c.high.to_bits()])
-        }
-        Op::GatedAct(a) => (format!("apart({}) * {B}", function(a.kind, "x")), vec![]),
-        Op::Mul(_) => (format!("x * {B}"), vec![]),
-        Op::Scale(s) => ("x * scalar_f(0u)".into(), vec![s.by.to_bits()]),
-        Op::Softcap(s) => ("softcap(x, scalar_f(0u))".into(), vec![s.cap.to_bits()]),
-        other => unreachable!("{} is no function of elements", other.name()),
-    };
+    let f = function_of(&op.op).expect("a function of elements");
     let operands: Vec<usize> = op.inputs.iter().chain(&op.results).copied().collect();
     let y = operands.len() - 1;
     let groups = per_element(cx.layout(operands[y]), 64);
+    let value = f.of(&["x".into(), "lf1(other(1u, i0, i))".into()], 0);
     cx.push(compile::Kernel {
         name: op.op.name(),
         operands: &operands,
-        scalars: &scalars,
+        scalars: &f.scalars,
         buffers: Vec::new(),
         parts: &[MATH, TEXT],
         values: vec![("VALUE", value), ("Y", y.to_string())],

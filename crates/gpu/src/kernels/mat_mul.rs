@@ -64,7 +64,8 @@ fn names(
     let (lanes, (values, words)) = (w.lanes(), w.format.expect("in panels").unit());
     let beside = if m == 1 { lanes } else { 1 };
     let store = |i: usize| {
-        let line = format!("arena[{} + out] = bitcast<u32>(joined({i}u, l.x));", y(i));
+        let line =
+            format!("arena[{} + out] = bitcast<u32>(fin(joined({i}u, l.x), out, first + {i}u));", y(i));
         let turn = if beside > 1 { "l.y == 0u && " } else { "" };
         format!("if ({turn}inside && first + {i}u < n) {{ {line} }}")
     };

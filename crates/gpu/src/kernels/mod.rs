@@ -2,7 +2,7 @@
 
 mod attention;
 mod copy;
-mod elementwise;
+pub(crate) mod elementwise;
 mod mat_mul;
 mod norm;
 mod recurrent;

@@ -14,6 +14,8 @@ use crate::store::PANEL;
 
 const PAST: &str = include_str!("../wgsl/past.wgsl");
 const FROM_PAST: &str = include_str!("../wgsl/from_past.wgsl");
+const THROUGH: &str = include_str!("../wgsl/through_ring.wgsl");
+const KEEP: &str = include_str!("../wgsl/keep.wgsl");
 const RING: &str = include_str!("../wgsl/ring.wgsl");
 const NGRAM: &str = include_str!("../wgsl/ngram_rows.wgsl");
 const TABLE: &str = include_str!("../wgsl/table_rows.wgsl");
@@ -115,19 +117,28 @@ impl Ring {
     }
 
     /// The step's rows to the ring, after what reads it.
-    fn keep(self, cx: &mut CompileCx, input: &str) -> Result<(), LoadError> {
+    fn keep(self, cx: &mut CompileCx, input: &str, when: fn(&Extents) -> bool) -> Result<(), LoadError> {
         let n = (self.spec.rows * self.spec.width).div_ceil(64);
         cx.push(compile::Kernel {
             name: "ring",
             operands: &self.operands,
             scalars: &[],
             buffers: self.buffers,
-            parts: &[&self.reach, SLOTS, input, RING],
+            parts: &[&self.reach, SLOTS, input, KEEP, RING],
             values: self.names,
-            groups: Box::new(move |x| [n, x.s, 1]),
+            groups: Box::new(move |x| if when(x) { [n, x.s, 1] } else { [0; 3] }),
             share: Share::Never,
         })
     }
+}
+
+/// Whether an invocation can take all rows of a sequence, one after the other: then one dispatch suffices.
+fn is_short(x: &Extents) -> bool {
+    x.t <= x.s.max(8)
+}
+
+fn when_long(groups: compile::Groups) -> compile::Groups {
+    Box::new(move |x| if is_short(x) { [0; 3] } else { groups(x) })
 }
 
 fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
@@ -143,6 +154,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         other => unreachable!("{} reads no past rows", other.name()),
     };
     let ring = Ring::new(cx, op, operands, results);
+    let width = ring.spec.width;
     let mut values = vec![("VALUE", value), ("COLUMNS", columns.to_string()), ("Y", y.to_string())];
     values.extend(ring.names.clone());
     cx.push(compile::Kernel {
@@ -151,11 +163,24 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         scalars: &[],
         buffers: ring.buffers.clone(),
         parts: &[MATH, &ring.reach, SLOTS, ROWS, PAST, FROM_PAST],
-        values,
-        groups: per_element(&layout, 64),
+        values: values.clone(),
+        groups: if columns == width { when_long(per_element(&layout, 64)) } else { per_element(&layout, 64) },
         share: Share::Never,
     })?;
-    ring.keep(cx, ROWS)
+    if columns != width {
+        return ring.keep(cx, ROWS, |_| true);
+    }
+    cx.push(compile::Kernel {
+        name: op.op.name(),
+        operands: &ring.operands,
+        scalars: &[],
+        buffers: ring.buffers.clone(),
+        parts: &[MATH, &ring.reach, SLOTS, ROWS, PAST, KEEP, THROUGH],
+        values,
+        groups: Box::new(move |x| if is_short(x) { [columns.div_ceil(64), x.s, 1] } else { [0; 3] }),
+        share: Share::Never,
+    })?;
+    ring.keep(cx, ROWS, |x| !is_short(x))
 }
 
 /// Ids as the ring keeps them.
@@ -219,5 +244,5 @@ fn ngram_rows(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
             share: Share::Never,
         })?;
     }
-    ring.keep(cx, &input)
+    ring.keep(cx, &input, |_| true)
 }

@@ -56,7 +56,7 @@ const MOE_SUM: &str = "
         let w = lf1(base(1u) + u * s0(1u) + r * s1(1u));
         y = fma(w, lf0(base(0u) + j * s0(0u) + u * s1(0u) + r * s2(0u)), y);
     }
-    value = bitcast<u32>(y);
+    value = bitcast<u32>(fin(y, j, r));
 ";
 
 /// The operand that element `j` of a joined row comes from.

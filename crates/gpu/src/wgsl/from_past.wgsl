@@ -1,7 +1,5 @@
 // A value of each element of the step from its row and rows before it in its sequence.
 
-fn past(s: Span, t: u32, index: u32, n: u32, c: u32) -> f32 { return bitcast<f32>(past_word(s, t, index, n, c)); }
-
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) g: vec3<u32>,

@@ -10,11 +10,6 @@ fn joined2() -> f32 {
     return (s.x + s.z) + (s.y + s.w);
 }
 
-fn other(o: u32, i0: u32, i: vec3<u32>) -> u32 {
-    let r = vec3<u32>(i.x % max(n1(o), 1u), i.y % max(n2(o), 1u), i.z % max(n3(o), 1u));
-    return row_of(o, r) + (i0 % max(n0(o), 1u)) * s0(o);
-}
-
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) g: vec3<u32>,
@@ -51,6 +46,6 @@ fn main(
     for (var j = l; j < width; j += 64u) {
         let v = $X;
         $SUM
-        arena[y + j] = bitcast<u32>((v * scale)$WEIGHT);
+        arena[y + j] = bitcast<u32>(fin((v * scale)$WEIGHT, j, r));
     }
 }

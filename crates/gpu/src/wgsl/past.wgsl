@@ -6,3 +6,6 @@ fn past_word(s: Span, t: u32, index: u32, n: u32, c: u32) -> u32 {
     if (index - n >= s.first_index) { return input_word(t - n, c); }
     return page_ld(u32(max(s.read, 0)), ((index - n) % $ROWSu) * $WIDTHu + c);
 }
+
+fn past(s: Span, t: u32, index: u32, n: u32, c: u32) -> f32 { return bitcast<f32>(past_word(s, t, index, n, c)); }
+

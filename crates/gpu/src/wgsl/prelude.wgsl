@@ -35,6 +35,12 @@ fn split(o: u32, r: u32) -> vec3<u32> {
 fn row_of(o: u32, i: vec3<u32>) -> u32 { return base(o) + i.x * s1(o) + i.y * s2(o) + i.z * s3(o); }
 fn row(o: u32, r: u32) -> u32 { return row_of(o, split(o, r)); }
 
+// The element of operand o that meets element i0 of row i; axes of length 1 repeat.
+fn other(o: u32, i0: u32, i: vec3<u32>) -> u32 {
+    let r = vec3<u32>(i.x % max(n1(o), 1u), i.y % max(n2(o), 1u), i.z % max(n3(o), 1u));
+    return row_of(o, r) + (i0 % max(n0(o), 1u)) * s0(o);
+}
+
 fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }
 // Infinities and NaN made at run time: they have no literals.
 fn inf() -> f32 { return bitcast<f32>(0x7f800000u | (X.x & 0u)); }
