@@ -136,7 +136,8 @@ impl Wish<'_> {
     /// Whether weights that stay in the file's mapping make the room.
     fn mapping(&self, p: &Prepared) -> Option<String> {
         let room = p.room.as_ref().filter(|_| self.devices.len() == 1)?;
-        let specs = [Some(&p.main), p.head.as_ref()].into_iter().flatten().flat_map(|prog| &prog.plan.weight_specs);
+        let specs =
+            [Some(&p.main), p.head.as_ref()].into_iter().flatten().flat_map(|prog| &prog.plan.weight_specs);
         let saved = |s| self.devices[0].weight_bytes(s) - self.devices[0].mapped_weight_bytes(s);
         let states = p.pools.short.map_or(0, |(needed, _)| needed);
         let needed = room.needed(states).saturating_sub(specs.map(saved).sum());
