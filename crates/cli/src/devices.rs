@@ -1,5 +1,6 @@
 //! Devices by name, and the settings that need the machine.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -35,7 +36,15 @@ pub fn open(c: &Common) -> Result<Vec<Arc<dyn Device>>> {
 
 /// A GPU.
 fn gpu(c: &Common, adapter: usize) -> Result<GpuDevice> {
-    Ok(GpuDevice::new(GpuOptions { adapter, max_bytes: c.max_memory, ..GpuOptions::default() })?)
+    let max_bytes = c.max_memory;
+    Ok(GpuDevice::new(GpuOptions { adapter, max_bytes, kernels: kernels(), ..GpuOptions::default() })?)
+}
+
+/// The folder of compiled kernels, in the user's folder of caches.
+fn kernels() -> Option<PathBuf> {
+    let named = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let caches = named("XDG_CACHE_HOME").or_else(|| named("LOCALAPPDATA"));
+    Some(caches.or_else(|| Some(named("HOME")?.join(".cache")))?.join("firth").join("kernels"))
 }
 
 /// Which parts run on the CPU beside a GPU.

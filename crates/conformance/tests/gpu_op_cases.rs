@@ -1,10 +1,13 @@
 //! Every op on the GPU against its reference; a case that the device cannot run fails.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use firth_conformance::harness::Case;
 use firth_conformance::{cases, gpu, wgsl};
+use firth_gpu::GpuOptions;
+use firth_graph::Device;
+use firth_quant::Dtype;
 
 /// Checks a group of cases; with `FIRTH_CASE` only those whose name contains it, each with its time.
 fn group(name: &str) {
@@ -48,6 +51,30 @@ fn sampler_draws_as_the_host() {
     if let Err(e) = gpu::check_once(&case, &device) {
         panic!("{e}");
     }
+}
+
+/// Products of many rows by kernels that share activations in workgroup memory: the bits of the portable ones for every type,
+/// which the device finds out by itself, and odd sizes.
+#[test]
+fn fast_products() {
+    let Some(device) = gpu::open(GpuOptions { fast: Some(true), ..GpuOptions::default() }) else { return };
+    let device = Arc::new(device);
+    let short = |d: Dtype| (d, if d.block_len() == 1 { 257 } else { 3 * d.block_len() });
+    let long = [Dtype::F16, Dtype::Q8_0, Dtype::Q4_K].map(|d| (d, 2048));
+    let on: Arc<dyn Device> = device.clone();
+    let failed: Vec<String> = cases::products::types()
+        .map(short)
+        .chain(long)
+        .filter_map(|(d, k)| gpu::check(&cases::products::tall(d, k, 163, 37), &on).err())
+        .collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    let (used, asked) = device.fast_products();
+    println!("{used} of {asked} fast kernels are used");
+    assert!(asked > 20 && used == asked, "{used} of {asked} give the portable kernels' bits");
+    for (name, text) in device.kernels() {
+        wgsl::audit(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+    wgsl::dump(&device.kernels());
 }
 
 firth_conformance::test_groups!(group);

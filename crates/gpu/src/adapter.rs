@@ -1,6 +1,9 @@
 //! The adapters of a machine, and a connection to one of them.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
+
+use crate::cache::DiskCache;
 
 /// Why there is no GPU to use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -131,11 +134,14 @@ pub(crate) struct Connection {
     pub device: wgpu::Device,
     pub queue: wgpu::Queue,
     pub limits: wgpu::Limits,
+    /// Compiled kernels on disk.
+    pub cache: Option<DiskCache>,
     pub fault: Fault,
 }
 
-/// Opens adapter `index`. With `base_limits` the device is made with the limits that every adapter has.
-pub(crate) fn open(index: usize, base_limits: bool) -> Result<Connection, OpenError> {
+/// Opens adapter `index`. With `base_limits` the device is made with the limits that every adapter has; `folder` keeps
+/// compiled kernels.
+pub(crate) fn open(index: usize, base_limits: bool, folder: Option<&Path>) -> Result<Connection, OpenError> {
     let adapters = all();
     let Some(adapter) = adapters.get(index) else {
         let names: Vec<String> = adapters.iter().map(|a| a.get_info().name).collect();
@@ -149,6 +155,7 @@ pub(crate) fn open(index: usize, base_limits: bool) -> Result<Connection, OpenEr
     let desc = wgpu::DeviceDescriptor {
         label: Some("firth"),
         required_limits: limits.clone(),
+        required_features: adapter.features() & wgpu::Features::PIPELINE_CACHE,
         memory_hints: wgpu::MemoryHints::Performance,
         ..Default::default()
     };
@@ -160,7 +167,8 @@ pub(crate) fn open(index: usize, base_limits: bool) -> Result<Connection, OpenEr
     device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| f.set(e.to_string())));
     let f = fault.clone();
     device.set_device_lost_callback(move |reason, text| f.set(format!("{reason:?}: {text}")));
-    Ok(Connection { summary, device, queue, limits, fault })
+    let cache = folder.and_then(|f| DiskCache::open(&device, &adapter.get_info(), f));
+    Ok(Connection { summary, device, queue, limits, cache, fault })
 }
 
 /// Kernels are written for the base: what is raised is how much memory one binding may show.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use firth_graph::{Extent, Extents, Graph, Layout, LoadError, Place, Plan, SegOp, Segment, Sym, Type};
 
+use crate::agree::Choice;
 use crate::fold::{self, Link};
 use crate::kernels::{self, elementwise};
 use crate::module::{self, Fin, Source};
@@ -80,6 +81,8 @@ pub(crate) struct Member {
     fin: Fin,
     pub params: [u32; PARAM_BYTES / 4],
     pub groups: Groups,
+    /// What one workgroup has to do, in rows of activations that it brings through a panel.
+    pub weight: usize,
     /// Bytes of the arena that it reads and writes.
     reads: Vec<Range<usize>>,
     writes: Vec<Range<usize>>,
@@ -183,6 +186,9 @@ pub(crate) struct CompileCx<'a> {
     writes: Vec<Range<usize>>,
     /// What is folded into the op at hand.
     chain: Vec<Link>,
+    choice: Choice,
+    /// What a workgroup of the next kernel has to do ([`Member::weight`]); 1 for all but products of many rows.
+    pub weight: usize,
 }
 
 impl<'a> CompileCx<'a> {
@@ -191,10 +197,24 @@ impl<'a> CompileCx<'a> {
         shared: &'a Arc<Shared>,
         slots: &'a [usize],
         dry: Option<Dry<'a>>,
+        choice: Choice,
     ) -> Self {
         let (drafts, reads, writes) = (Vec::new(), Vec::new(), Vec::new());
         let (scope, chain) = (String::new(), Vec::new());
-        CompileCx { segment, shared, slots, drafts, own_bytes: 0, dry, scope, reads, writes, chain }
+        CompileCx {
+            segment,
+            shared,
+            slots,
+            drafts,
+            own_bytes: 0,
+            dry,
+            scope,
+            reads,
+            writes,
+            chain,
+            choice,
+            weight: 1,
+        }
     }
 
     /// All ops of the segment.
@@ -322,6 +342,7 @@ impl<'a> CompileCx<'a> {
             fin,
             params,
             groups: k.groups,
+            weight: self.weight,
             reads: self.reads.clone(),
             writes: self.writes.clone(),
         };
@@ -331,6 +352,20 @@ impl<'a> CompileCx<'a> {
         let scope = self.scope.clone();
         self.place(Draft { name, scope, members, parts, values, sources, writable, first, share, rows });
         Ok(())
+    }
+
+    /// Whether the product of an op takes the fast kernel for many rows.
+    pub fn is_fast(&self, op: &SegOp, w: &StoredWeight) -> Result<bool, LoadError> {
+        let Some(format) = w.format.filter(|_| w.n_matrices() == 1) else { return Ok(false) };
+        match self.choice {
+            Choice::Portable => Ok(false),
+            Choice::Fast => Ok(true),
+            Choice::Agreed if self.dry.is_some() || !self.shared.fast => Ok(false),
+            Choice::Agreed => {
+                let dims = [w.dims[0], w.dims[1]];
+                self.shared.agreed.ask(self.shared, self.segment, op, format, dims)
+            }
+        }
     }
 
     /// The buffer of a weight that is read by element.

@@ -1,6 +1,7 @@
 //! A GPU as a device.
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use firth_graph::*;
@@ -23,6 +24,12 @@ pub struct GpuOptions {
     /// Whether loops stay loops in kernels, for the sake of the driver's compiler; on adapters that are CPUs when
     /// `None`. The bits are the same.
     pub compact: Option<bool>,
+    /// Whether products of many rows take kernels that share activations in workgroup memory, where these give the bits of
+    /// the portable ones; when `None`, on adapters that are no CPUs.
+    pub fast: Option<bool>,
+    /// Folder in which compiled kernels are kept for the next load, where the driver hands them out; none is kept when
+    /// `None`.
+    pub kernels: Option<PathBuf>,
     /// Ops that the device says it lacks: for tests of placement.
     pub without: Vec<&'static str>,
     /// Bytes that weights, states and scratch may take together; when `None` nine tenths of the adapter's memory, where
@@ -47,7 +54,7 @@ impl GpuDevice {
     /// # Errors
     /// No adapter, none of that number, or one that gives no device.
     pub fn new(options: GpuOptions) -> Result<Self, OpenError> {
-        let conn = adapter::open(options.adapter, options.base_limits)?;
+        let conn = adapter::open(options.adapter, options.base_limits, options.kernels.as_deref())?;
         let adapter = conn.summary.clone();
         let info = DeviceInfo {
             name: format!("gpu:{}", options.adapter),
@@ -58,7 +65,8 @@ impl GpuDevice {
             shares_host_memory: false,
         };
         let compact = options.compact.unwrap_or(adapter.is_cpu);
-        let shared = Arc::new(Shared::new(conn, info.name.clone(), compact, options.max_bytes));
+        let fast = options.fast.unwrap_or(!adapter.is_cpu);
+        let shared = Arc::new(Shared::new(conn, info.name.clone(), compact, fast, options.max_bytes));
         let max_state_bytes = Some(states::max_bytes(shared.max_binding()));
         let info = DeviceInfo { max_state_bytes, ..info };
         Ok(GpuDevice { info, shared, without: options.without, adapter })
@@ -77,6 +85,11 @@ impl GpuDevice {
     /// The texts of all kernels made so far, in WGSL, with their names. For tests.
     pub fn kernels(&self) -> Vec<(&'static str, String)> {
         self.shared.kernels()
+    }
+
+    /// Of how many products fast kernels are used, and of how many it was asked whether they give the same bits. For tests.
+    pub fn fast_products(&self) -> (usize, usize) {
+        self.shared.agreed.count()
     }
 
     /// Bytes of all buffers.
@@ -150,6 +163,10 @@ impl Device for GpuDevice {
     }
 
     fn compile(&self, segment: &Segment) -> Result<Box<dyn Program>, LoadError> {
-        Ok(Box::new(GpuProgram::new(segment, self.shared.clone())?))
+        let program = GpuProgram::new(segment, self.shared.clone())?;
+        if let Some(cache) = &self.shared.conn.cache {
+            cache.save();
+        }
+        Ok(Box::new(program))
     }
 }

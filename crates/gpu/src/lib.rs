@@ -5,6 +5,8 @@
 //! number types and tile sizes are what it is generated for.
 
 mod adapter;
+mod agree;
+mod cache;
 mod compile;
 mod decode;
 mod device;

@@ -4,11 +4,12 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use firth_graph::{Extents, HostValues, Layout, LoadError, Lost, Place, Program, Segment, Ticket};
 
+use crate::agree::Choice;
 use crate::compile::{self, CompileCx, Draft, Dry, Groups, PARAM_BYTES};
 use crate::shared::{Pipeline, Shared};
 
@@ -18,14 +19,17 @@ const STEP: Duration = Duration::from_secs(600);
 const MAPPED: Duration = Duration::from_secs(30);
 /// Steps that may be on their way.
 const FLIGHTS: usize = 2;
-/// Workgroups after which a long step goes on in another submission, so that no watchdog finds one too long.
-const SUBMISSION: usize = 1 << 17;
+/// Work after which a long step goes on in another submission, so that no watchdog finds one too long: workgroups that take
+/// one row through a panel of a weight, on a GPU and on a CPU that plays one. Either is a fraction of a second.
+const SUBMISSION: [usize; 2] = [1 << 20, 1 << 15];
 
 /// A dispatch of the pass.
 struct Dispatch {
     pipeline: wgpu::ComputePipeline,
     bind: wgpu::BindGroup,
     groups: Vec<Groups>,
+    /// What a workgroup has to do.
+    weight: usize,
 }
 
 /// Where the results of a step come back.
@@ -33,7 +37,7 @@ struct Readback {
     buffer: wgpu::Buffer,
     /// What lies in it, one part behind the other.
     parts: Vec<Part>,
-    mapped: (Sender<Result<(), wgpu::BufferAsyncError>>, Receiver<Result<(), wgpu::BufferAsyncError>>),
+    mapped: (SyncSender<Result<(), wgpu::BufferAsyncError>>, Receiver<Result<(), wgpu::BufferAsyncError>>),
 }
 
 /// Bytes of a host slot that come back.
@@ -102,8 +106,20 @@ pub(crate) struct GpuProgram {
     staged: Vec<u8>,
     /// Steps on their way, oldest first.
     flights: VecDeque<Flight>,
+    /// The last step, where nothing of it is read and nobody has waited for it.
+    unread: Option<wgpu::SubmissionIndex>,
     bytes: u64,
     submitted: u64,
+    times: Option<Times>,
+}
+
+/// What steps took since they were last asked for: the host until a step was submitted, and waiting for its results.
+#[derive(Clone, Copy, Default)]
+struct Times {
+    encode: Duration,
+    dispatches: u64,
+    wait: Duration,
+    steps: u64,
 }
 
 impl Drop for GpuProgram {
@@ -130,8 +146,13 @@ fn slots(segment: &Segment, of: &[usize], at: &[usize]) -> Vec<Slot> {
 impl GpuProgram {
     /// Compiles a segment that the planner made for this device.
     pub fn new(segment: &Segment, shared: Arc<Shared>) -> Result<Self, LoadError> {
+        Self::with(segment, shared, Choice::Agreed)
+    }
+
+    /// The same with kernels of one's choice.
+    pub fn with(segment: &Segment, shared: Arc<Shared>, choice: Choice) -> Result<Self, LoadError> {
         let (at, end) = place_slots(segment);
-        let mut cx = CompileCx::new(segment, &shared, &at, None);
+        let mut cx = CompileCx::new(segment, &shared, &at, None, choice);
         cx.run()?;
         let (drafts, own) = (std::mem::take(&mut cx.drafts), cx.own_bytes);
         let (reads, writes) = (slots(segment, &segment.reads, &at), slots(segment, &segment.writes, &at));
@@ -148,7 +169,7 @@ impl GpuProgram {
         step: &Extents,
     ) -> Result<Vec<firth_graph::Dispatch>, LoadError> {
         let (at, _) = place_slots(segment);
-        let mut cx = CompileCx::new(segment, shared, &at, Some(dry));
+        let mut cx = CompileCx::new(segment, shared, &at, Some(dry), Choice::Agreed);
         cx.run()?;
         let started = cx.drafts.into_iter().filter(|d| !d.groups(step).contains(&0));
         Ok(started.map(|d| firth_graph::Dispatch { scope: d.scope, kernel: d.name }).collect())
@@ -184,7 +205,7 @@ impl GpuProgram {
         let mut readback = || {
             let buffer = buffer("step outputs", back, Usage::MAP_READ | Usage::COPY_DST)?;
             let parts = Vec::with_capacity(writes.len() + segment.bounds.o);
-            Ok::<_, LoadError>(Readback { buffer, parts, mapped: channel() })
+            Ok::<_, LoadError>(Readback { buffer, parts, mapped: sync_channel(1) })
         };
         let readbacks = [readback()?, readback()?];
         let words: Vec<u32> = drafts.iter().flat_map(|d| &d.members).flat_map(|m| m.params).collect();
@@ -210,8 +231,10 @@ impl GpuProgram {
             writes,
             staged: Vec::with_capacity(up),
             flights: VecDeque::with_capacity(FLIGHTS),
+            unread: None,
             bytes,
             submitted: 0,
+            times: None,
             shared,
         })
     }
@@ -230,8 +253,8 @@ impl GpuProgram {
         self.shared.conn.queue.write_buffer(&self.upload, 0, &self.staged);
     }
 
-    /// Encodes and submits a step: one pass, or where it is long several.
-    fn send(&self, step: &Extents, readback: &Readback) -> wgpu::SubmissionIndex {
+    /// Encodes and submits a step: one pass, or where it is long several. Returns the last submission and the dispatches.
+    fn send(&self, step: &Extents, readback: &Readback) -> (wgpu::SubmissionIndex, u64) {
         let conn = &self.shared.conn;
         let mut encoder = conn.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(&self.upload, 0, &self.extents, 0, EXTENT_BYTES as u64);
@@ -243,9 +266,11 @@ impl GpuProgram {
             }
             from += n;
         }
-        let mut next = 0;
+        let (mut next, mut started) = (0, 0);
         loop {
-            next = self.pass(step, &mut encoder, next);
+            let n;
+            (next, n) = self.pass(step, &mut encoder, next);
+            started += n;
             if next == self.dispatches.len() {
                 break;
             }
@@ -258,27 +283,30 @@ impl GpuProgram {
             encoder.copy_buffer_to_buffer(&self.arena, p.at as u64, &readback.buffer, to, n);
             to += n;
         }
-        conn.queue.submit([encoder.finish()])
+        (conn.queue.submit([encoder.finish()]), started)
     }
 
-    /// A pass of the dispatches from `first` on, as many as one submission takes; the first that is left.
-    fn pass(&self, step: &Extents, encoder: &mut wgpu::CommandEncoder, first: usize) -> usize {
+    /// A pass of the dispatches from `first` on, as many as one submission takes; the first that is left, and how many were
+    /// started.
+    fn pass(&self, step: &Extents, encoder: &mut wgpu::CommandEncoder, first: usize) -> (usize, u64) {
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        let mut work = 0;
+        let (mut work, mut started) = (0, 0);
+        let most = SUBMISSION[usize::from(self.shared.conn.summary.is_cpu)];
         for (i, d) in self.dispatches.iter().enumerate().skip(first) {
             let [x, y, z] = compile::groups(d.groups.iter(), step);
             if x * y * z == 0 {
                 continue;
             }
-            work += x * y * z;
-            if work > SUBMISSION && i > first {
-                return i;
+            work += x * y * z * d.weight;
+            if work > most && i > first {
+                return (i, started);
             }
+            started += 1;
             pass.set_pipeline(&d.pipeline);
             pass.set_bind_group(0, &d.bind, &[]);
             pass.dispatch_workgroups(x as u32, y as u32, z as u32);
         }
-        self.dispatches.len()
+        (self.dispatches.len(), started)
     }
 
     fn lost(&self, reason: String) -> Lost {
@@ -286,14 +314,19 @@ impl GpuProgram {
         Lost { device: self.shared.name.clone(), reason }
     }
 
-    /// Waits for a flight and copies its results to the host.
-    fn land(&self, f: &Flight, host: &mut HostValues) -> Result<(), Lost> {
+    /// Waits for a flight whose results are read, and copies them to the host.
+    fn land(&mut self, f: Flight, host: &mut HostValues) -> Result<(), Lost> {
+        let back = self.readbacks[f.readback].bytes();
+        if back == 0 {
+            // Nobody reads what it computes: it goes on while the next step is made, and the one before it is over.
+            return match self.unread.replace(f.submission) {
+                Some(before) => self.shared.wait_for(&before, STEP),
+                None => self.shared.check(),
+            };
+        }
+        self.unread = None;
         self.shared.wait_for(&f.submission, STEP)?;
         let readback = &self.readbacks[f.readback];
-        let back = readback.bytes();
-        if back == 0 {
-            return self.shared.check();
-        }
         // Another thread's wait may be the one that calls back, a little after this one has returned.
         match readback.mapped.1.recv_timeout(MAPPED) {
             Ok(Ok(())) => {}
@@ -356,8 +389,9 @@ impl Fixed<'_> {
         let desc =
             wgpu::BindGroupDescriptor { label: Some(d.name), layout: &pipeline.layout, entries: &entries };
         let bind = device.create_bind_group(&desc);
+        let weight = d.members.iter().map(|m| m.weight).max().unwrap_or(1);
         let groups = d.members.into_iter().map(|m| m.groups).collect();
-        Dispatch { pipeline: pipeline.pipeline, bind, groups }
+        Dispatch { pipeline: pipeline.pipeline, bind, groups, weight }
     }
 }
 
@@ -365,21 +399,27 @@ impl Program for GpuProgram {
     fn submit(&mut self, step: Extents, host: &mut HostValues) -> Result<Ticket, Lost> {
         assert!(self.flights.len() < FLIGHTS, "at most {FLIGHTS} steps of a program are in flight");
         self.shared.check()?;
+        let start = Instant::now();
         self.stage(&step, host);
         let ticket = Ticket(self.submitted + 1);
         // Neighbouring steps take turns.
         let readback = (ticket.0 % FLIGHTS as u64) as usize;
         self.readbacks[readback].choose(&self.writes, &step, host);
         let to = &self.readbacks[readback];
-        let submission = self.send(&step, to);
+        let (submission, started) = self.send(&step, to);
         self.shared.check()?;
         let back = to.bytes();
         if back > 0 {
             let done = to.mapped.0.clone();
             to.buffer.slice(..back as u64).map_async(wgpu::MapMode::Read, move |r| {
-                // The receiver lives as long as the program.
-                let _ = done.send(r);
+                // A program that is gone waits for nothing.
+                let _ = done.try_send(r);
             });
+        }
+        if let Some(t) = &mut self.times {
+            t.encode += start.elapsed();
+            t.dispatches += started;
+            t.steps += 1;
         }
         self.flights.push_back(Flight { ticket, readback, submission });
         self.submitted = ticket.0;
@@ -389,7 +429,23 @@ impl Program for GpuProgram {
     fn finish(&mut self, ticket: Ticket, host: &mut HostValues) -> Result<(), Lost> {
         let Some(f) = self.flights.pop_front() else { return self.shared.check() };
         assert_eq!(f.ticket, ticket, "steps are finished in the order in which they were submitted");
-        self.land(&f, host)
+        let start = Instant::now();
+        let landed = self.land(f, host);
+        if let Some(t) = &mut self.times {
+            t.wait += start.elapsed();
+        }
+        landed
+    }
+
+    fn profile(&mut self, on: bool) -> Vec<(String, f64, u64)> {
+        let t = std::mem::replace(&mut self.times, on.then(Times::default)).unwrap_or_default();
+        match t.steps {
+            0 => Vec::new(),
+            _ => vec![
+                ("encode".into(), t.encode.as_secs_f64(), t.dispatches),
+                ("waiting".into(), t.wait.as_secs_f64(), t.steps),
+            ],
+        }
     }
 
     fn scratch_bytes(&self) -> u64 {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use firth_graph::{LoadError, Lost, StateId, WeightId};
 
 use crate::adapter::Connection;
+use crate::agree::Agreed;
 use crate::states::State;
 use crate::store::StoredWeight;
 
@@ -15,6 +16,9 @@ pub(crate) struct Shared {
     pub name: String,
     /// Whether kernels are kept short for the sake of the driver's compiler.
     pub compact: bool,
+    /// Whether fast kernels are asked for, and which of them give the bits of the portable ones.
+    pub fast: bool,
+    pub agreed: Agreed,
     /// A buffer that stands for those that a dry run does not make.
     pub nothing: wgpu::Buffer,
     max_bytes: Option<u64>,
@@ -45,7 +49,7 @@ pub(crate) struct Pipeline {
 }
 
 impl Shared {
-    pub fn new(conn: Connection, name: String, compact: bool, max_bytes: Option<u64>) -> Self {
+    pub fn new(conn: Connection, name: String, compact: bool, fast: bool, max_bytes: Option<u64>) -> Self {
         let (held, pipelines) = (Mutex::default(), Mutex::default());
         let nothing = conn.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("nothing"),
@@ -53,7 +57,8 @@ impl Shared {
             usage: wgpu::BufferUsages::STORAGE,
             mapped_at_creation: false,
         });
-        Shared { conn, name, compact, nothing, max_bytes, held, pipelines }
+        let agreed = Agreed::default();
+        Shared { conn, name, compact, fast, agreed, nothing, max_bytes, held, pipelines }
     }
 
     /// Bytes of all buffers.
@@ -184,7 +189,7 @@ impl Shared {
         let device = &self.conn.device;
         let layout = all.layouts.entry(writable.to_vec()).or_insert_with(|| layout(device, writable)).clone();
         let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let pipeline = compile(device, name, source, &layout);
+        let pipeline = compile(&self.conn, name, source, &layout);
         if let Some(e) = pollster::block_on(scope.pop()) {
             let reason = format!("kernel `{name}`: {e}");
             return Err(LoadError::Device { device: self.name.clone(), reason });
@@ -219,11 +224,12 @@ fn layout(device: &wgpu::Device, writable: &[bool]) -> wgpu::BindGroupLayout {
 }
 
 fn compile(
-    device: &wgpu::Device,
+    conn: &Connection,
     name: &str,
     source: &str,
     layout: &wgpu::BindGroupLayout,
 ) -> wgpu::ComputePipeline {
+    let device = &conn.device;
     let desc =
         wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(source.into()) };
     let checks =
@@ -245,6 +251,6 @@ fn compile(
             zero_initialize_workgroup_memory: false,
             ..Default::default()
         },
-        cache: None,
+        cache: conn.cache.as_ref().map(|c| &c.cache),
     })
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask`: work on firth itself that is too long for the tests.
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod cut_law;
 mod fixtures;
 mod quantised;
@@ -20,6 +21,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// A model on a GPU: the cut law on the adapter, and what a step costs the host
+    Adapter(adapter::Args),
     /// Every cell of the cut law's matrix against one base: models, cuts, mates, threads, kinds of keys and values,
     /// instruction sets; then random mixtures
     CutLaw(cut_law::Args),
@@ -34,6 +37,7 @@ enum Command {
 fn main() -> ExitCode {
     sigpipe::reset();
     let result = match Cli::parse().command {
+        Command::Adapter(a) => adapter::run(&a),
         Command::CutLaw(a) => cut_law::run(&a),
         Command::Fixtures(a) => fixtures::run(&a),
         Command::Quantised(a) => quantised::run(&a),

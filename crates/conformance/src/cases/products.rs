@@ -43,6 +43,17 @@ pub(super) fn product(dtype: Dtype, k: usize, n: usize) -> Case {
     case.steps(&ROWS.map(rows))
 }
 
+/// A product of so many rows.
+pub fn tall(dtype: Dtype, k: usize, n: usize, t: usize) -> Case {
+    let name = format!("mat_mul {} {k}x{n}, {t} rows", dtype.name());
+    let case = Case::new(name, rows(t), |g| {
+        let (w, x) = (weight(g, "w", dtype, &[k, n]), floats(g, "x", wide(k)));
+        let y = g.push(MatMul, &[w, x]);
+        g.output("y", y);
+    });
+    case.steps(&[rows(t), rows(t - 1)])
+}
+
 /// One value that meets weights of three forms, and a chain of products whose buffers take turns.
 fn two_forms() -> Case {
     let case = Case::new("products of one value with several types", rows(13), |g| {

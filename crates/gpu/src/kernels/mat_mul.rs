@@ -11,6 +11,7 @@ use crate::format::CHUNK;
 use crate::store::{PANEL, Part, StoredWeight};
 
 const TEXT: &str = include_str!("../wgsl/mat_mul.wgsl");
+const TILE: &str = include_str!("../wgsl/mat_tile.wgsl");
 const EMBED: &str = include_str!("../wgsl/embed.wgsl");
 
 pub(super) const KERNELS: [Kernel; 3] = [
@@ -113,9 +114,13 @@ fn panel_groups(w: &StoredWeight, part: &Part) -> usize {
 
 fn mat_mul(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
     let w = cx.weight(op.inputs[0]).expect("the matrix is a weight");
-    let shape = cx.layout(op.inputs[1]).shape;
+    let fast = cx.is_fast(op, &w)?;
     for part in &w.parts {
         for (tile, (m, _)) in TILES.iter().enumerate() {
+            if fast && tile + 1 == TILES.len() {
+                push(cx, op, &w, part, (tile, 4), TILE, tile_names(cx, &w))?;
+                continue;
+            }
             let mut values = vec![
                 ("EXPERT", String::new()),
                 ("MATRIX", "0u".to_string()),
@@ -123,24 +128,69 @@ fn mat_mul(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
                 ("ROWS", each(*m, |i| format!("let x{i} = row(0u, min(first + {i}u, last));"))),
             ];
             values.extend(names(cx, &w, *m, |i| format!("base(1u) + (first + {i}u) * scalar(4u)")));
-            let panels = panel_groups(&w, part);
-            let groups: Groups = Box::new(move |e: &Extents| {
-                let d = shape.dims(e);
-                over_tokens(panels, tiles_of(tile, d[1] * d[2] * d[3]))
-            });
-            cx.push(compile::Kernel {
-                name: "mat_mul",
-                operands: &[op.inputs[1], op.results[0]],
-                scalars: &scalars(&w, part),
-                buffers: vec![(part.buffer.clone(), false)],
-                parts: &[&decode::text(w.format.expect("in panels")), TEXT],
-                values,
-                groups,
-                share: share(cx, op.inputs[1]),
-            })?;
+            push(cx, op, &w, part, (tile, 1), TEXT, values)?;
         }
     }
     Ok(())
+}
+
+/// A kernel of a product: the steps that it serves, and how many panels a workgroup takes.
+fn push(
+    cx: &mut CompileCx,
+    op: &SegOp,
+    w: &StoredWeight,
+    part: &Part,
+    (tile, beside): (usize, usize),
+    text: &str,
+    values: Vec<(&'static str, String)>,
+) -> Result<(), LoadError> {
+    let shape = cx.layout(op.inputs[1]).shape;
+    let panels = panel_groups(w, part).div_ceil(beside);
+    let groups: Groups = Box::new(move |e: &Extents| {
+        let d = shape.dims(e);
+        over_tokens(panels, tiles_of(tile, d[1] * d[2] * d[3]))
+    });
+    cx.weight = TILES[tile].0 * beside;
+    let pushed = cx.push(compile::Kernel {
+        name: "mat_mul",
+        operands: &[op.inputs[1], op.results[0]],
+        scalars: &scalars(w, part),
+        buffers: vec![(part.buffer.clone(), false)],
+        parts: &[&decode::text(w.format.expect("in panels")), text],
+        values,
+        groups,
+        share: share(cx, op.inputs[1]),
+    });
+    cx.weight = 1;
+    pushed
+}
+
+/// What stands for the names in the text of a tile in workgroup memory.
+fn tile_names(cx: &CompileCx, w: &StoredWeight) -> Vec<(&'static str, String)> {
+    let (lanes, (values, words)) = (w.lanes(), w.format.expect("in panels").unit());
+    // The lanes in the order in which neighbours join: the bits of the turn mirrored.
+    let lane = match lanes {
+        1 => "0u",
+        4 => "((turn & 1u) << 1u) | (turn >> 1u)",
+        _ => "((turn & 1u) << 2u) | (turn & 2u) | (turn >> 2u)",
+    };
+    let vectors =
+        ["a", "b", "c", "d"].into_iter().flat_map(|v| ["x", "y", "z", "w"].map(|c| format!("w.{v}.{c}")));
+    let steps: String = vectors
+        .enumerate()
+        .map(|(e, w)| format!("acc = times(acc, {w}, (c * 16u + {e}u) * 4u);\n"))
+        .collect();
+    let whole = match cx.shared.compact {
+        true => "{".into(),
+        false => format!("if (at * 16u + 16u <= k) {{\n{steps}}} else {{"),
+    };
+    vec![
+        ("WHOLE", whole),
+        ("PER_UNIT", (values / CHUNK).to_string()),
+        ("UNIT_WORDS", (words * PANEL).to_string()),
+        ("LANE", lane.into()),
+        ("L", lanes.to_string()),
+    ]
 }
 
 /// The expert of a row: data, or without ids the row's own number.

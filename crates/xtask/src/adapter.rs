@@ -1,0 +1,121 @@
+//! `cargo xtask adapter`: a model on a GPU. The cut law there, and what a step costs the host.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use firth::{Device, Dtype, EngineOptions};
+use firth_conformance::models::{self, Random};
+use firth_engine::{Engine, Feed, Sampler, Want};
+use firth_gguf::Gguf;
+use firth_gpu::{GpuDevice, GpuOptions};
+use firth_sampling::Params;
+
+/// Which model, and how much of it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A GGUF file
+    model: PathBuf,
+    /// Number of the adapter
+    #[arg(long, default_value_t = 0)]
+    adapter: usize,
+    /// Tokens of the cut law's sequence; 0 leaves it out
+    #[arg(long, default_value_t = 128)]
+    tokens: usize,
+    /// Decoded tokens of which the host's time is measured; 0 leaves it out
+    #[arg(long, default_value_t = 64)]
+    steps: usize,
+}
+
+/// Cuts of the sequence; the last size repeats.
+const CUTS: [&[usize]; 4] = [&[], &[1], &[17, 1, 1, 30], &[64]];
+const MATES: [usize; 2] = [0, 3];
+
+/// Prints what was found; whether all bits were equal.
+pub fn run(a: &Args) -> Result<bool> {
+    let file = Arc::new(Gguf::open(&a.model).with_context(|| a.model.display().to_string())?);
+    let device = GpuDevice::new(GpuOptions { adapter: a.adapter, ..GpuOptions::default() })?;
+    println!("{} ({})", device.adapter().name, device.adapter().driver);
+    let device: Arc<dyn Device> = Arc::new(device);
+    let equal = a.tokens == 0 || cut_law(a, &file, &device)?;
+    if a.steps > 0 {
+        host_time(a, &file, &device)?;
+    }
+    Ok(equal)
+}
+
+fn load(file: &Arc<Gguf>, device: &Arc<dyn Device>, options: &EngineOptions) -> Result<Engine> {
+    Ok(Engine::load(file, vec![device.clone()], options, &mut |_| ControlFlow::Continue(()))?)
+}
+
+fn random_ids(file: &Gguf, n: usize) -> Result<Vec<u32>> {
+    let table = file.tensor("token_embd.weight").context("the file has no embedding")?;
+    let vocab = table.shape[1] as usize;
+    let mut r = Random(n as u64);
+    Ok((0..n).map(|_| r.below(vocab) as u32).collect())
+}
+
+fn cut_law(a: &Args, file: &Arc<Gguf>, device: &Arc<dyn Device>) -> Result<bool> {
+    let n = a.tokens;
+    let ids = random_ids(file, n)?;
+    let mut all = true;
+    for kv in [Dtype::F16, Dtype::Q8_0] {
+        let mut base = None;
+        for mates in MATES {
+            let options = EngineOptions {
+                ctx: Some(n + 8),
+                parallel: mates + 1,
+                batch: n + mates,
+                outputs: Some(n.min(64)),
+                kv,
+                cache_bytes: 0,
+                ..EngineOptions::default()
+            };
+            let mut engine = load(file, device, &options)?;
+            for cuts in CUTS {
+                let start = Instant::now();
+                let found = models::row_hashes(&mut engine, &ids, cuts, mates);
+                let base = base.get_or_insert_with(|| found.clone());
+                let first = found.iter().zip(base.iter()).position(|(a, b)| a != b);
+                let verdict = first.map_or("equal".into(), |row| format!("row {row} DIFFERS"));
+                let took = start.elapsed().as_secs_f64();
+                println!("{}, {mates} mates, cuts {cuts:?}: {verdict}, {took:.1} s", kv.name());
+                all &= first.is_none();
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Host time of decoded tokens: what it takes to fill, encode and submit a step.
+fn host_time(a: &Args, file: &Arc<Gguf>, device: &Arc<dyn Device>) -> Result<()> {
+    const WARM: usize = 4;
+    let options =
+        EngineOptions { ctx: Some(WARM + a.steps + 8), batch: 8, cache_bytes: 0, ..EngineOptions::default() };
+    let mut engine = load(file, device, &options)?;
+    let seq = engine.open(0)?;
+    let sampler = Sampler::new(Params { temperature: 0.0, ..Params::default() }, 0, 0);
+    let mut id = random_ids(file, 1)?[0];
+    let mut each = Vec::with_capacity(a.steps);
+    let mut dispatches = 0;
+    for step in 0..WARM + a.steps {
+        engine.profile(true);
+        let feed = Feed { seq, ids: &[id], embeds: None, want: Want::Last, sampler: Some(&sampler) };
+        engine.step(&[feed])?;
+        id = engine.sampled(0, 0)?;
+        let all = engine.profile(true);
+        let Some((_, seconds, n)) = all.iter().find(|(name, ..)| name == "encode") else { continue };
+        dispatches = *n;
+        if step >= WARM {
+            each.push(seconds / *n as f64 * 1e6);
+        }
+    }
+    each.sort_by(f64::total_cmp);
+    let (Some(least), Some(median)) = (each.first(), each.get(each.len() / 2)) else { return Ok(()) };
+    println!(
+        "{dispatches} dispatches a token; filling, encoding and submitting: {median:.2} us a dispatch (least {least:.2})"
+    );
+    Ok(())
+}
