@@ -1,11 +1,15 @@
 //! An allocator that counts, on all threads, while it is asked to.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static SHOWN: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+static TRACING: AtomicBool = AtomicBool::new(false);
+/// Backtraces of what was allocated while that was asked for.
+static TRACES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 struct Counter;
 
@@ -14,6 +18,13 @@ static ALLOCATOR: Counter = Counter;
 
 #[cold]
 fn note() {
+    if TRACING.load(Ordering::SeqCst) {
+        COUNTING.store(false, Ordering::SeqCst);
+        let trace = std::backtrace::Backtrace::force_capture().to_string();
+        TRACES.lock().expect("nothing panics while it holds this").push(trace);
+        COUNTING.store(true, Ordering::SeqCst);
+        return;
+    }
     // The first one is shown; what showing it allocates is not counted.
     if !SHOWN.swap(true, Ordering::SeqCst) {
         COUNTING.store(false, Ordering::SeqCst);
@@ -64,6 +75,37 @@ pub fn counted<T>(f: impl FnOnce() -> T) -> (T, usize) {
     (out, COUNT.load(Ordering::SeqCst) - before)
 }
 
+/// The allocations of all threads while `f` runs, where some are expected: none is shown.
+pub fn expected(f: impl FnOnce()) -> usize {
+    SHOWN.store(true, Ordering::SeqCst);
+    let (_, n) = counted(f);
+    SHOWN.store(false, Ordering::SeqCst);
+    n
+}
+
+/// Runs `f`, all of whose allocations are on this thread, and returns the crate that each of them was made for: of its
+/// callers the nearest outside the standard library.
+pub fn owners(f: impl FnOnce()) -> Vec<String> {
+    TRACING.store(true, Ordering::SeqCst);
+    COUNTING.store(true, Ordering::SeqCst);
+    f();
+    COUNTING.store(false, Ordering::SeqCst);
+    TRACING.store(false, Ordering::SeqCst);
+    let traces = std::mem::take(&mut *TRACES.lock().expect("nothing panics while it holds this"));
+    traces.iter().map(|t| owner(t)).collect()
+}
+
+/// The crate that a backtrace's allocation was made for, by the files of its frames: `firth` for all of ours.
+fn owner(trace: &str) -> String {
+    const PASSED_OVER: [&str; 4] = ["/rustc/", "/library/", "/rust/deps/", "tests/allocations/counter.rs"];
+    let files = trace.lines().filter_map(|l| l.trim().strip_prefix("at "));
+    let mut files = files.filter(|f| !PASSED_OVER.iter().any(|p| f.contains(p)));
+    files.next().map_or("nobody".into(), |file| match file.split_once("/registry/src/") {
+        Some((_, krate)) => krate.split('/').nth(1).unwrap_or(krate).into(),
+        None => format!("firth, {file}"),
+    })
+}
+
 /// The counter counts, on this thread and on others.
 pub fn check() {
     SHOWN.store(true, Ordering::SeqCst);
@@ -74,5 +116,7 @@ pub fn check() {
     });
     let spawning = counted(|| std::thread::spawn(|| ()).join().expect("it does nothing")).1;
     SHOWN.store(false, Ordering::SeqCst);
+    let own = owners(crate::requests::something);
+    assert!(own.len() == 1 && own[0].starts_with("firth, "), "{own:?}");
     assert!(here == 1 && there > spawning, "the counter counts: {here}, {there} beside {spawning}");
 }

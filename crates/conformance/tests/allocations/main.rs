@@ -3,6 +3,7 @@
 //! A program without the test harness, whose own threads would be counted.
 
 mod counter;
+mod gpu;
 mod requests;
 mod steps;
 
@@ -45,6 +46,8 @@ fn main() {
     let plain = tiny("qwen3-tiny-Q8_0.gguf");
     check("qwen3-tiny", &plain, false);
     check_ticks("qwen3-tiny", &plain, SpecMode::Ngram, STEPS);
+    gpu::check("qwen3-tiny", &plain);
+    gpu::check("qwen35-tiny", &tiny("qwen35-tiny-mtp-Q4_0.gguf"));
     // Snapshots of a recurrence serve few lengths: it takes longer until some were found.
     check_ticks("qwen35-tiny", &tiny("qwen35-tiny-mtp-Q4_0.gguf"), SpecMode::Mtp, 2 * STEPS);
 }
