@@ -27,6 +27,8 @@ pub struct Layer {
     pub sight: Sight,
     /// ALiBi's largest bias, 0 for none.
     pub alibi: f32,
+    /// Keys so near have numbers of their own, 0 for none.
+    pub reach: usize,
     /// Whether heads have sinks.
     pub sinks: bool,
     /// Cap of the scores, 0 for none.
@@ -49,6 +51,7 @@ impl Layer {
             group: 2,
             sight: Sight::Past,
             alibi: 0.0,
+            reach: 0,
             sinks: false,
             softcap: 0.0,
             in_key: false,
@@ -91,8 +94,11 @@ impl Layer {
             inputs.push(floats(g, "sinks", shape(&[heads.into()])));
         }
         let scale = 1.0 / (self.key_dim as f32).sqrt();
-        let (softcap, sight, alibi) = (self.softcap, self.sight, self.alibi);
-        let y = g.push(Attend { scale, softcap, sight, alibi }, &inputs);
+        if self.reach > 0 {
+            inputs.push(floats(g, "near", shape(&[(2 * self.reach + 1).into(), heads.into()])));
+        }
+        let (softcap, sight, alibi, reach) = (self.softcap, self.sight, self.alibi, self.reach);
+        let y = g.push(Attend { scale, softcap, sight, alibi, reach }, &inputs);
         g.output("y", y);
     }
 
@@ -101,7 +107,7 @@ impl Layer {
         let steps: Vec<Extents> = self.steps.iter().map(|s| extents(s)).collect();
         let bounds = Extents { t: steps.iter().map(|x| x.t).max().unwrap_or(0) + 3, s: SEQS, o: 0, p: 0 };
         let name = format!(
-            "attend {}{}: {} {}/{} x{} group {} {:?} alibi {} sinks {} cap {}",
+            "attend {}{}: {} {}/{} x{} group {} {:?} alibi {} reach {} sinks {} cap {}",
             self.name,
             if self.in_key { ", values in keys" } else { "" },
             self.dtype.name(),
@@ -111,6 +117,7 @@ impl Layer {
             self.group,
             self.sight,
             self.alibi,
+            self.reach,
             self.sinks,
             self.softcap
         );
@@ -283,6 +290,12 @@ pub fn cases() -> Vec<Case> {
         let steps = vec![vec![(0, 70), (1, 9)]];
         let near = Layer { dtype, sight: Sight::Near(40), steps, ..plain("alibi both ways") };
         out.push(Layer { alibi: 8.0, softcap: 3.0, ..near });
+        for reach in [1, 30, PAGE + 9] {
+            let steps = vec![vec![(0, 70), (1, 9)], vec![(2, 2 * PAGE)]];
+            let near = Layer { dtype, reach, sight: Sight::Whole, group: 2, steps, ..plain("near keys") };
+            out.push(near.clone());
+            out.push(Layer { sight: Sight::Past, sinks: true, steps: ragged(), ..near });
+        }
         out.push(Layer { dtype, sinks: true, ..plain("sinks") });
         out.push(Layer { dtype, softcap: 3.0, ..plain("cap") });
         out.push(Layer {

@@ -29,6 +29,10 @@ pub(super) const KERNELS: [Kernel; 4] = [
 const MAX_KEY_DIM: usize = 2048;
 
 fn attends(op: &Op, inputs: &[Type]) -> bool {
+    // Numbers added to the scores of near keys are the CPU's alone.
+    if matches!(op, Op::Attend(a) if a.reach > 0) {
+        return false;
+    }
     let narrow = |t: &Type| t.layout().is_some_and(|l| l.shape.constant(0).is_some_and(|d| d <= MAX_KEY_DIM));
     words(op, inputs) && narrow(&inputs[1])
 }

@@ -10,8 +10,8 @@ use crate::state::{PAGE, seq_table};
 ///
 /// Shapes: `state` (the version that the step's rows were written to), `q: [key_dim, heads, T]` f32,
 /// `seqs: [4, S]`, `pages: [max_pages, S]` i32, optionally `sinks: [heads]` f32 (one more score per head, without
-/// a value); `y: [value_dim, heads, T]` f32. Query head `h` reads head `h / (heads / kv heads)`. Every row of the step
-/// belongs to one sequence.
+/// a value) and, where `reach` is not 0, `near: [2 reach + 1, heads]` f32; `y: [value_dim, heads, T]` f32. Query head `h` reads
+/// head `h / (heads / kv heads)`. Every row of the step belongs to one sequence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attend {
     /// Factor of the products.
@@ -23,6 +23,9 @@ pub struct Attend {
     /// ALiBi's largest bias: [`Attend::slope`] times the distance is taken from every score; 0 for none. Source: Press et
     /// al. 2021, arXiv 2108.12409.
     pub alibi: f32,
+    /// Where not 0, the score of the key at `j` for the row at `i` has `near[j - i + reach]` of its head added, further keys
+    /// that of the end on their side. Source: Raffel et al. 2020, arXiv 1910.10683.
+    pub reach: usize,
 }
 
 /// The keys that a row sees, by index in its sequence.
@@ -61,7 +64,12 @@ impl Sight {
 impl Attend {
     /// All past keys, without a cap or a bias.
     pub fn new(scale: f32) -> Self {
-        Attend { scale, softcap: 0.0, sight: Sight::Past, alibi: 0.0 }
+        Attend { scale, softcap: 0.0, sight: Sight::Past, alibi: 0.0, reach: 0 }
+    }
+
+    /// Where the number that is added to the score of the key at `j` for the row at `index` stands.
+    pub fn place(&self, index: usize, j: usize) -> usize {
+        (j + self.reach).saturating_sub(index).min(2 * self.reach)
     }
 
     /// ALiBi's slope of head `h` of `heads`.
@@ -77,8 +85,10 @@ impl OpDef for Attend {
     const TOLERANCE: f64 = 1e-10;
 
     fn infer(&self, inputs: &[Type], g: &Graph) -> Result<Vec<Type>, ShapeError> {
-        if !(4..=5).contains(&inputs.len()) {
-            return Err(ShapeError::Arity { expected: "4 or 5", found: inputs.len() });
+        let near = usize::from(self.reach > 0);
+        if !(4..=5).contains(&inputs.len().saturating_sub(near)) {
+            let expected = ["4 or 5", "5 or 6"][near];
+            return Err(ShapeError::Arity { expected, found: inputs.len() });
         }
         let s = state(inputs, 0)?;
         let kv = super::kv_write::keys_and_values(g, s)?;
@@ -97,12 +107,16 @@ impl OpDef for Attend {
         if matches!(self.sight, Sight::Window(0) | Sight::Chunk(0)) {
             return Err(ShapeError::Param("a window of 0 hides every key".into()));
         }
-        if self.alibi != 0.0 && kv.value_in_key {
+        if (self.alibi != 0.0 || near > 0) && kv.value_in_key {
             return Err(ShapeError::Param("scores of keys that hold their values have no bias".into()));
         }
         super::kv_write::expect_tables(inputs, 2)?;
-        if inputs.len() == 5 {
+        if inputs.len() - near == 5 {
             super::expect_shape(4, f32s(inputs, 4)?.shape, Shape::fixed(&[heads]))?;
+        }
+        if near > 0 {
+            let (last, n) = (inputs.len() - 1, self.reach.saturating_mul(2).saturating_add(1));
+            super::expect_shape(last, f32s(inputs, last)?.shape, Shape::fixed(&[n, heads]))?;
         }
         let y = Shape::new([kv.value_dim.into(), heads.into(), Sym::T.into()]);
         Ok(vec![super::dense(g, q.dtype, y)?])
@@ -110,7 +124,8 @@ impl OpDef for Attend {
 
     fn reference(&self, call: &mut RefCall) {
         let (q, seqs, pages) = (&call.inputs[1], &call.inputs[2], &call.inputs[3]);
-        let sinks = call.inputs.get(4);
+        let near = (self.reach > 0).then(|| &call.inputs[call.inputs.len() - 1]);
+        let sinks = call.inputs[..call.inputs.len() - usize::from(near.is_some())].get(4);
         let state = call.state.as_deref().expect("a state op has a state");
         let group = q.dims[1] / state.kv().n_heads;
         for s in 0..call.extents.s {
@@ -124,7 +139,8 @@ impl OpDef for Attend {
                     let keys = self.sight.keys(index, len).map(|j| {
                         let page = pages.i[s * pages.dims[0] + j / PAGE];
                         let (k, v) = state.read(page, j % PAGE, h / group);
-                        (k, v, -slope * index.abs_diff(j) as f64)
+                        let near = near.map_or(0.0, |n| f64::from(n.row(h)[self.place(index, j)]));
+                        (k, v, near - slope * index.abs_diff(j) as f64)
                     });
                     let sink = sinks.map(|x| f64::from(x.f[h]));
                     self.one(q.row(at), keys, sink, call.outputs[0].row_mut(at));
@@ -173,6 +189,14 @@ mod tests {
         assert_eq!((Sight::Chunk(4).keys(7, 9), Sight::Chunk(4).keys(8, 9)), (4..8, 8..9));
         assert_eq!(Sight::Whole.keys(7, 9), 0..9);
         assert_eq!((Sight::Near(2).keys(1, 9), Sight::Near(2).keys(7, 9)), (0..4, 5..9));
+    }
+
+    #[test]
+    fn places_of_near_keys() {
+        let op = Attend { reach: 2, ..Attend::new(1.0) };
+        let places = |index| (0..9).map(|j| op.place(index, j)).collect::<Vec<_>>();
+        assert_eq!(places(4), [0, 0, 0, 1, 2, 3, 4, 4, 4]);
+        assert_eq!(places(0), [2, 3, 4, 4, 4, 4, 4, 4, 4]);
     }
 
     #[test]

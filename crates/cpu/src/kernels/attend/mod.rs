@@ -87,6 +87,7 @@ struct AttendStep {
     seqs: Operand,
     pages: Operand,
     sinks: Option<Operand>,
+    near: Option<Operand>,
     y: Operand,
 }
 
@@ -176,13 +177,16 @@ impl AttendStep {
         let mut rows = [Query::default(); TILE];
         let mut sinks = [0.0; LANES];
         let sink_row = self.sinks.as_ref().map(|o| cx.rows(o));
+        let near = self.near.as_ref().map(|o| cx.rows(o));
         for i in 0..n {
             let (row, head, index) = place(table, w, i);
             for (d, from) in q.f32_at([head, row, 0]).iter().enumerate() {
                 space.q[d * TILE + i] = from * by;
             }
             let keys = self.op.sight.keys(index, len);
-            rows[i] = Query { first: keys.start, last: keys.end - 1, index, slope: self.slopes[head] };
+            let (first, last) = (keys.start, keys.end - 1);
+            let near = near.as_ref().map_or(&[][..], |n| n.f32(head));
+            rows[i] = Query { first, last, index, slope: self.slopes[head], near };
             sinks[i] = sink_row.as_ref().map_or(0.0, |s| s.f32(0)[head]);
         }
         let tile = Tile::<K> {
@@ -222,7 +226,7 @@ struct Tile<'a, K> {
     step: &'a AttendStep,
     work: &'a Work,
     pages: &'a [i32],
-    rows: &'a [Query],
+    rows: &'a [Query<'a>],
     space: Space<'a>,
     sinks: Option<&'a [f32; LANES]>,
     source: PhantomData<K>,
@@ -239,7 +243,7 @@ impl<K: Source> firth_simd::Kernel for Tile<'_, K> {
             key_dim: spec.key_dim,
             value_dim: spec.value_dim,
             softcap: self.step.op.softcap,
-            biased: self.step.op.alibi != 0.0,
+            biased: self.step.op.alibi != 0.0 || self.step.near.is_some(),
             source: PhantomData,
         };
         let first = self.rows.iter().map(|r| r.first).min().unwrap_or(0) / PAGE;
@@ -357,6 +361,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
     }
     let args: Args = cx.args(op);
     let Op::Attend(attend) = &op.op else { unreachable!("the table names the op") };
+    let near = usize::from(attend.reach > 0);
     Box::new(AttendStep {
         level: args.level,
         threads: cx.threads(),
@@ -367,7 +372,8 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
         q: args.input(1),
         seqs: args.input(2),
         pages: args.input(3),
-        sinks: (args.inputs.len() == 5).then(|| args.input(4)),
+        sinks: (args.inputs.len() - near == 5).then(|| args.input(4)),
+        near: (near > 0).then(|| args.input(args.inputs.len() - 1)),
         y: args.result(0),
     })
 }

@@ -34,7 +34,7 @@ pub fn soft_cap<S: Simd>(s: S, v: S::F, softcap: f32) -> S::F {
 
 /// One row of a tile: the keys it sees are `first ..= last` by index in the sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Query {
+pub struct Query<'a> {
     /// First key.
     pub first: usize,
     /// Last key.
@@ -43,9 +43,11 @@ pub struct Query {
     pub index: usize,
     /// What its scores lose per key of distance, in units of log2 e.
     pub slope: f32,
+    /// What is added to the scores of near keys, from those before it to those behind; empty for nothing.
+    pub near: &'a [f32],
 }
 
-impl Query {
+impl Query<'_> {
     /// The keys of a block that it sees, by position; empty when it sees none.
     fn visible(&self, block: usize) -> (usize, usize) {
         let base = block * PAGE;
@@ -113,7 +115,7 @@ pub struct Shape<K> {
     pub value_dim: usize,
     /// `c tanh(x / c)` over the scores, where not 0.
     pub softcap: f32,
-    /// Whether distance counts.
+    /// Whether distance counts, by slope or by what stands for near keys.
     pub biased: bool,
     /// Type of the pages.
     pub source: PhantomData<K>,
@@ -180,7 +182,10 @@ impl<K: Source> Shape<K> {
         unsafe {
             self.scores(s, rows.len(), page, next, space);
             if self.biased {
-                rows.iter().zip(space.p.chunks_exact_mut(PAGE)).for_each(|(row, p)| bias(s, row, block, p));
+                rows.iter().zip(space.p.chunks_exact_mut(PAGE)).for_each(|(row, p)| match row.near {
+                    [] => bias(s, row, block, p),
+                    near => nearness(s, row.index, near, block, p),
+                });
             }
             let mut sums = Sums::NONE;
             // Keys that all rows see are weighed together.
@@ -429,6 +434,20 @@ fn bias<S: Simd>(s: S, row: &Query, block: usize, p: &mut [f32]) {
     }
     for (p, far) in p.chunks_exact_mut(LANES).zip(far.chunks_exact(LANES)) {
         let v = s.fma(s.splat(-row.slope), s.load_first(far), s.load_first(p));
+        s.store_first(p, v);
+    }
+}
+
+/// Adds to the scores of the row at `index` with the keys of a block what stands for them in `near`.
+#[inline(always)]
+fn nearness<S: Simd>(s: S, index: usize, near: &[f32], block: usize, p: &mut [f32]) {
+    let (reach, last) = (near.len() / 2, near.len() - 1);
+    let mut by = [0.0f32; PAGE];
+    for (at, by) in by.iter_mut().enumerate() {
+        *by = near[(block * PAGE + at + reach).saturating_sub(index).min(last)];
+    }
+    for (p, by) in p.chunks_exact_mut(LANES).zip(by.chunks_exact(LANES)) {
+        let v = s.fma(s.load_first(by), s.splat(LOG2_E), s.load_first(p));
         s.store_first(p, v);
     }
 }
