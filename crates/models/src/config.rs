@@ -1,7 +1,7 @@
 //! The keys that every architecture reads.
 
 use firth_gguf::Value;
-use firth_graph::RopePairs;
+use firth_graph::{RopePairs, op};
 
 use crate::blocks::{NormKind, NormSpec, RopeConfig};
 use crate::error::ModelError;
@@ -42,6 +42,8 @@ pub struct Config {
     pub norm: NormSpec,
     /// The window of each layer; none until the architecture says so.
     pub windows: Vec<Option<usize>>,
+    /// Whether a token sees those before it alone; its whole sequence otherwise, and windows reach half their size to both sides.
+    pub causal: bool,
 }
 
 /// Values above these are refused before anything is allocated for them.
@@ -115,11 +117,31 @@ impl Config {
             rope: RopeConfig::read(w, key_dim, context)?,
             norm: NormSpec::read(w, norm)?,
             windows: vec![None; n_layers],
+            causal: w.metadata().bool(&w.key("attention.causal"))?.unwrap_or(true),
         })
     }
 }
 
 impl Config {
+    /// As [`Config::read`], of an architecture whose tokens always see their whole sequence.
+    pub fn read_encoder(w: &Weights, norm: NormKind) -> Result<Config, ModelError> {
+        Ok(Config { causal: false, ..Config::read(w, norm)? })
+    }
+
+    /// The window of layer `i`, beyond which keys are never read.
+    pub fn window(&self, i: usize) -> Option<usize> {
+        self.windows.get(i).copied().flatten().filter(|_| self.causal)
+    }
+
+    /// The keys that rows of layer `i` see.
+    pub fn sight(&self, i: usize) -> op::Sight {
+        match self.windows.get(i).copied().flatten() {
+            window if self.causal => op::Sight::within(window),
+            None => op::Sight::Whole,
+            Some(window) => op::Sight::Near(window / 2),
+        }
+    }
+
     /// Query heads of the first layer that has any.
     pub fn first_heads(&self) -> usize {
         self.heads.iter().copied().find(|h| *h > 0).unwrap_or(0)

@@ -9,6 +9,7 @@ mod config;
 mod error;
 mod model;
 pub mod names;
+mod pooled;
 mod program;
 mod registry;
 mod weights;
@@ -16,6 +17,7 @@ mod weights;
 pub use config::Config;
 pub use error::ModelError;
 pub use model::{DraftHead, Model, StepNodes};
+pub use pooled::{Pooled, Pooling};
 pub use program::{build, build_draft};
 pub use registry::{ARCHS, Arch, architectures, load};
 pub use weights::{Tensor, Weights};
@@ -51,6 +53,11 @@ pub struct SamplerBounds {
     pub masks: usize,
 }
 
+impl SamplerBounds {
+    /// Of programs that sample nothing.
+    pub const NONE: SamplerBounds = SamplerBounds { penalties: 0, biases: 0, masks: 0 };
+}
+
 /// Layers whose pages live and die together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupInfo {
@@ -71,12 +78,16 @@ pub struct ModelInfo {
     pub n_vocab: usize,
     /// Context length that the file declares.
     pub context: usize,
+    /// Rows of its table of positions, where it has one: no sequence can be longer.
+    pub positions: Option<usize>,
     /// Page groups, by number.
     pub groups: Vec<GroupInfo>,
     /// Whether layers keep states in slots.
     pub slots: bool,
     /// Whether rows see what comes after them: a sequence must be in one step, whole.
     pub both_ways: bool,
+    /// Whether rows become logits; an encoder's do not.
+    pub logits: bool,
     /// The drafting head, if the file has one.
     pub draft: Option<DraftInfo>,
 }

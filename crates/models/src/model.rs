@@ -15,7 +15,7 @@ pub trait Model: Send + Sync {
     /// The final norm of hidden rows `[width, rows]`.
     fn normalise(&self, g: &mut Graph, hidden: Node) -> Node;
 
-    /// Logits `[vocab, O]` from normalised rows `[width, O]`.
+    /// Logits `[vocab, O]` from normalised rows `[width, O]`; asked of models that have them.
     fn logits(&self, g: &mut Graph, rows: Node) -> Node;
 
     /// The head that drafts further tokens, if the file has one.

@@ -14,6 +14,14 @@ pub const SLOTS: &str = "slots";
 pub const HIDDEN: &str = "hidden";
 /// `[width, T]` hidden rows that the drafting head gives.
 pub const HIDDEN_NEXT: &str = "hidden.next";
+/// `[P]` rows that are wanted as they are behind the final norm.
+pub const EMBED_ROWS: &str = "embed_rows";
+/// `[width, P]` those rows.
+pub const EMBEDDED: &str = "embedded";
+/// `[width, P]` the rows of texts, one each, that the program behind the pooling takes.
+pub const POOLED: &str = "pooled";
+/// `[n, P]` what that program gives.
+pub const EMBEDDING: &str = "embedding";
 /// `[O]` rows whose logits are wanted.
 pub const OUT_ROWS: &str = "out_rows";
 /// `[words, O]` sampler parameters.

@@ -7,7 +7,8 @@ use firth_quant::Dtype;
 
 use crate::{BuildOptions, Model, ModelInfo, SamplerBounds, StepNodes, names};
 
-/// Builds the main program of a model: a step from ids to logits and sampled ids.
+/// Builds the main program of a model: a step from ids to logits and sampled ids where the model has logits, and to rows
+/// behind the final norm where the bounds allow any.
 ///
 /// # Errors
 /// Operands that do not fit, which a file's sizes can cause.
@@ -19,6 +20,15 @@ pub fn build(model: &dyn Model, options: &BuildOptions) -> Result<Graph, GraphEr
     let step = step_nodes(&mut g, &info, options, groups, info.slots || draft);
     let x = model.forward(&mut g, &step);
     g.scope("head");
+    if options.bounds.p > 0 {
+        let wanted = g.input(names::EMBED_ROWS, Dtype::I32, Shape::new([Sym::P.into()]));
+        let rows = g.push(op::RowSelect, &[x, wanted]);
+        let rows = model.normalise(&mut g, rows);
+        g.output(names::EMBEDDED, rows);
+    }
+    if !info.logits {
+        return g.finish();
+    }
     let out_rows = g.input(names::OUT_ROWS, Dtype::I32, Shape::new([Sym::O.into()]));
     let rows = match model.draft_head().filter(|_| options.draft_head) {
         Some(head) => {

@@ -28,6 +28,11 @@ pub const ARCHS: &[Arch] = &[
     arcee::ARCH,
     arctic::ARCH,
     bailingmoe3::ARCH,
+    bert::BERT,
+    bert::JINA2,
+    bert::JINA3,
+    bert::NOMIC,
+    bert::NOMIC_EXPERTS,
     classic::GPT2,
     classic::STARCODER,
     classic::STARCODER2,
@@ -67,6 +72,7 @@ pub const ARCHS: &[Arch] = &[
     gemma::FIRST,
     gemma::SECOND,
     gemma3::ARCH,
+    gemma3::EMBEDDING,
     glm4::CHATGLM,
     glm4::GLM4,
     glm5_next::ARCH,
@@ -91,6 +97,7 @@ pub const ARCHS: &[Arch] = &[
     lfm2::DENSE,
     lfm2::EXPERTS,
     llama::ARCH,
+    llama::EMBED,
     llama4::ARCH,
     mamba::FIRST,
     mamba::SECOND,
@@ -101,6 +108,7 @@ pub const ARCHS: &[Arch] = &[
     minimax01::ARCH,
     minimax_m3::ARCH,
     mistral3::ARCH,
+    modern_bert::ARCH,
     muse_glimmer::ARCH,
     nanbeige::ARCH,
     nemotron_h::DENSE,
@@ -140,6 +148,8 @@ pub const ARCHS: &[Arch] = &[
     smollm3::ARCH,
     spark2_5::ARCH,
     stablelm::ARCH,
+    t5::ENCODER,
+    t5::ARCH,
     talkie::ARCH,
 ];
 
@@ -161,6 +171,10 @@ pub fn load(file: &Gguf) -> Loaded {
     let w = Weights::new(file, name);
     let model = (arch.load)(&w)?;
     w.finish()?;
+    if model.info().both_ways && model.info().slots {
+        let expected = "true: some layers are recurrent";
+        return Err(ModelError::value(w.key("attention.causal"), false, expected));
+    }
     Ok(model)
 }
 

@@ -182,7 +182,7 @@ impl Block for Attention {
         let y = match &self.pools {
             None => {
                 let scores = op::Attend { sight: op::Sight::Window(self.window), ..op::Attend::new(scale) };
-                self.cache.attend(g, step, scores, q, (row, None), Seen::All { sinks })
+                self.cache.attend(g, step, scores, q, (row, None), Seen::All { sinks, near: None })
             }
             Some(pools) => {
                 let (pool, chosen) = pools.apply(g, x, latent, step);

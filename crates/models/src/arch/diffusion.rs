@@ -7,9 +7,9 @@
 //! name. Biases count where the file has them, but for Dream's of the head and LLaDA's of output projection and
 //! feed-forward. Row i speaks of position i in LLaDA (`diffusion.shift_logits` false), of position i + 1 in Dream.
 
-use firth_graph::{ActKind, RopePairs, op};
+use firth_graph::{ActKind, RopePairs};
 
-use crate::blocks::{Attention, Chain, Decoder, Layer, Moe, NormKind, QkNorm, Rope, softmax};
+use crate::blocks::{Attention, Decoder, Moe, NormKind, QkNorm, Rope, softmax};
 use crate::config::{self, Config};
 use crate::registry::{Arch, Loaded};
 use crate::weights::Weights;
@@ -25,29 +25,20 @@ pub const LLADA_MOE: Arch = Arch { name: "llada-moe", load: |w| experts(w, false
 /// RND1.
 pub const RND1: Arch = Arch { name: "rnd1", load: |w| experts(w, true) };
 
-fn model(w: &Weights, c: &Config, layer: impl FnMut(&Layer) -> Chain) -> Decoder {
-    Decoder::new(w, c, layer).both_ways()
-}
-
-fn whole(l: &Layer, rope: &Rope) -> Attention {
-    let mut attention = l.attention().rope(rope);
-    attention.scores.sight = op::Sight::Whole;
-    attention
-}
-
 fn dream(w: &Weights) -> Loaded {
-    let c = Config::read(w, NormKind::Rms)?;
+    let c = Config::read_encoder(w, NormKind::Rms)?;
     let rope = Rope::new(&c, Half);
-    let mut model = model(w, &c, |l| l.pre_norm(whole(l, &rope), l.gated_mlp(ActKind::Silu)));
+    let mut model =
+        Decoder::new(w, &c, |l| l.pre_norm(l.attention().rope(&rope), l.gated_mlp(ActKind::Silu)));
     model.head.out = model.head.out.unbiased();
     model.boxed()
 }
 
 fn llada(w: &Weights) -> Loaded {
-    let c = Config::read(w, NormKind::Rms)?;
+    let c = Config::read_encoder(w, NormKind::Rms)?;
     let rope = Rope::new(&c, Adjacent);
-    model(w, &c, |l| {
-        let attention = whole(l, &rope);
+    Decoder::new(w, &c, |l| {
+        let attention = l.attention().rope(&rope);
         let attention = Attention { out: attention.out.unbiased(), ..attention };
         l.pre_norm(attention, l.gated_mlp(ActKind::Silu).unbiased())
     })
@@ -55,10 +46,10 @@ fn llada(w: &Weights) -> Loaded {
 }
 
 fn experts(w: &Weights, normalise: bool) -> Loaded {
-    let c = Config::read(w, NormKind::Rms)?;
+    let c = Config::read_encoder(w, NormKind::Rms)?;
     let (rope, hidden) = (Rope::new(&c, Half), config::expert_width(w, &c)?);
-    model(w, &c, |l| {
-        let attention = whole(l, &rope).qk_norm(QkNorm::Head(QkNorm::heads(l)));
+    Decoder::new(w, &c, |l| {
+        let attention = l.attention().rope(&rope).qk_norm(QkNorm::Head(QkNorm::heads(l)));
         l.pre_norm(attention, Moe::new(l, hidden, ActKind::Silu, softmax(&c, normalise)))
     })
     .boxed()

@@ -10,25 +10,26 @@ use firth_graph::{ActKind, RopePairs};
 use crate::blocks::{Decoder, Moe, NormKind, Rope, softmax};
 use crate::config::Config;
 use crate::error::ModelError;
-use crate::registry::{Arch, Loaded};
+use crate::registry::Arch;
 use crate::weights::Weights;
 
 /// Registry entry.
-pub const ARCH: Arch = Arch { name: "llama", load };
+pub const ARCH: Arch = Arch { name: "llama", load: |w| decoder(w, Config::read(w, NormKind::Rms)?)?.boxed() };
+/// The same where every token sees its whole sequence, as an embedding model.
+pub const EMBED: Arch =
+    Arch { name: "llama-embed", load: |w| decoder(w, Config::read_encoder(w, NormKind::Rms)?)?.encoder() };
 
-fn load(w: &Weights) -> Loaded {
-    let c = Config::read(w, NormKind::Rms)?;
+fn decoder(w: &Weights, c: Config) -> Result<Decoder, ModelError> {
     if c.rope.n_rot != c.key_dim || c.key_dim != c.value_dim {
         let expected = format!("the head size {} (value size {})", c.key_dim, c.value_dim);
         return Err(ModelError::value(w.key("rope.dimension_count"), c.rope.n_rot, expected));
     }
     let rope = Rope::new(&c, RopePairs::Adjacent).factors(w);
-    Decoder::new(w, &c, |l| {
+    Ok(Decoder::new(w, &c, |l| {
         let attention = l.attention().rope(&rope);
         match c.n_experts {
             0 => l.pre_norm(attention, l.gated_mlp(ActKind::Silu)),
             _ => l.pre_norm(attention, Moe::new(l, c.hidden[l.i], ActKind::Silu, softmax(l.c, true))),
         }
-    })
-    .boxed()
+    }))
 }

@@ -113,7 +113,8 @@ impl Block for Latent {
         let both = g.split_heads(both, plain + s.value_dim);
         let k = self.join(g, both, part);
         let v = g.slice(both, plain, s.value_dim);
-        let y = self.cache.attend(g, step, self.scores, q, (k, Some(v)), Seen::All { sinks: None });
+        let y =
+            self.cache.attend(g, step, self.scores, q, (k, Some(v)), Seen::All { sinks: None, near: None });
         let y = g.merge_heads(y);
         self.out.apply(g, y)
     }

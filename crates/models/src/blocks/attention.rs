@@ -1,6 +1,7 @@
 //! Attention with grouped heads over pages.
 
-use firth_graph::{Graph, Node, op};
+use firth_graph::{Graph, Node, Part, Shape, WeightSource, op};
+use firth_quant::Dtype;
 
 use crate::StepNodes;
 use crate::blocks::{Block, Gated, KvCache, Layer, Linear, Mixer, Norm, Place, Rope, Seen, Temperature};
@@ -124,6 +125,24 @@ impl QkNorm {
     }
 }
 
+/// What is added to the scores of near keys, in every layer the same.
+#[derive(Clone, Debug)]
+pub struct Near {
+    /// Numbers `[2 reach + 1, heads]`.
+    pub values: WeightSource,
+    /// Keys to either side that have numbers of their own.
+    pub reach: usize,
+    /// Query heads.
+    pub heads: usize,
+}
+
+impl Near {
+    fn node(&self, g: &mut Graph) -> Node {
+        let shape = Shape::fixed(&[2 * self.reach + 1, self.heads]);
+        g.weight(self.values.clone(), Dtype::F32, shape, Part::Tables)
+    }
+}
+
 /// One layer's attention.
 pub struct Attention {
     /// Sizes.
@@ -144,6 +163,8 @@ pub struct Attention {
     pub scores: op::Attend,
     /// One more score per head, without a value.
     pub sinks: Option<Tensor>,
+    /// What is added to the scores of near keys, and how far it reaches.
+    pub near: Option<Near>,
     /// What the values are multiplied by before the output.
     pub gate: Gated,
     /// Output projection.
@@ -159,7 +180,7 @@ impl Attention {
     /// As [`Attention::new`], where the projections make so many rows of queries, keys and values.
     pub fn of_rows(l: &Layer, rows: [usize; 3]) -> Self {
         let shape = AttentionShape::of_layer(l.c, l.i);
-        let window = l.c.windows.get(l.i).copied().flatten();
+        let out = if l.mixer.has("attn_o.weight") { "attn_o" } else { "attn_output" };
         Attention {
             shape,
             qkv: Qkv::new(&l.mixer, shape.width, rows),
@@ -167,20 +188,28 @@ impl Attention {
             qk_norm: None,
             rope: None,
             temperature: None,
-            cache: KvCache::new(l, &shape, window),
+            cache: KvCache::new(l, &shape, l.c.window(l.i)),
             scores: op::Attend {
-                sight: op::Sight::within(window),
+                sight: l.c.sight(l.i),
                 ..op::Attend::new(1.0 / (shape.key_dim as f32).sqrt())
             },
             sinks: None,
+            near: None,
             gate: Gated::No,
-            out: l.mixer.linear("attn_output", shape.heads * shape.value_dim, shape.width),
+            out: l.mixer.linear(out, shape.heads * shape.value_dim, shape.width),
         }
     }
 
     /// With norms of queries and keys.
     pub fn qk_norm(mut self, norm: QkNorm) -> Self {
         self.qk_norm = Some(norm);
+        self
+    }
+
+    /// With numbers added to the scores of near keys.
+    pub fn near(mut self, near: &Near) -> Self {
+        self.scores.reach = near.reach;
+        self.near = Some(near.clone());
         self
     }
 
@@ -246,7 +275,8 @@ impl Attention {
 impl Block for Attention {
     fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
         let sinks = self.sinks.as_ref().map(|s| s.node(g));
-        self.over(g, x, step, Seen::All { sinks })
+        let near = self.near.as_ref().map(|n| n.node(g));
+        self.over(g, x, step, Seen::All { sinks, near })
     }
 }
 

@@ -100,9 +100,9 @@ impl KvCache {
         let after = self.write(g, step, kv);
         let tables = [step.seqs, step.pages_of(self.group)];
         match seen {
-            Seen::All { sinks } => {
+            Seen::All { sinks, near } => {
                 let mut inputs = vec![after, q, tables[0], tables[1]];
-                inputs.extend(sinks);
+                inputs.extend(sinks.into_iter().chain(near));
                 g.push(scores, &inputs)
             }
             Seen::Chosen { pools, ratio, tail, sinks } => {
@@ -162,6 +162,8 @@ pub enum Seen {
     All {
         /// One more score per head.
         sinks: Option<Node>,
+        /// What is added to the scores of near keys, where the op has a reach.
+        near: Option<Node>,
     },
     /// Those of chosen pools of tokens.
     Chosen {

@@ -57,9 +57,11 @@ impl Decoder {
             width: c.width,
             n_vocab: c.n_vocab,
             context: c.context,
+            positions: embed.positions.as_ref().map(|table| table.shape[1]),
             groups: states.groups(),
             slots: states.slots(),
-            both_ways: false,
+            both_ways: !c.causal,
+            logits: true,
             draft: None,
         };
         Decoder { info, embed, body, head, draft: None }
@@ -80,10 +82,10 @@ impl Decoder {
         self
     }
 
-    /// Of layers that see their whole sequence.
-    pub fn both_ways(mut self) -> Decoder {
-        self.info.both_ways = true;
-        self
+    /// As what a registry entry returns of a model without logits, whose rows are what it is for.
+    pub fn encoder(mut self) -> Result<Box<dyn Model>, ModelError> {
+        self.info.logits = false;
+        self.boxed()
     }
 
     /// As what a registry entry returns.

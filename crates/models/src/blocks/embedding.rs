@@ -1,6 +1,7 @@
 //! Token embedding and the head that may be tied to it.
 
-use firth_graph::{Graph, Node, Part, op};
+use firth_graph::{Graph, Node, Part, Shape, WeightSource, op};
+use firth_quant::Dtype;
 
 use crate::StepNodes;
 use crate::blocks::{Linear, Norm};
@@ -16,6 +17,8 @@ pub struct Embedding {
     pub scale: f32,
     /// Rows added by position, `{width, context}`.
     pub positions: Option<Tensor>,
+    /// A row added to all, by its name and numbers.
+    pub shared: Option<WeightSource>,
     /// Applied to the rows.
     pub norm: Option<Norm>,
 }
@@ -24,13 +27,18 @@ impl Embedding {
     /// Unscaled rows of the table.
     pub fn new(w: &Weights, c: &Config) -> Self {
         let table = w.matrix("token_embd", &[c.width, c.n_vocab], Part::Embedding);
-        Embedding { table, scale: 1.0, positions: None, norm: None }
+        Embedding { table, scale: 1.0, positions: None, shared: None, norm: None }
     }
 
     /// `[width, T]` of the step's rows.
     pub fn rows(&self, g: &mut Graph, step: &StepNodes) -> Node {
         let table = self.table.node(g);
         let mut x = g.push(op::Embed { scale: self.scale }, &[table, step.tokens, step.embeds]);
+        if let Some(shared) = &self.shared {
+            let width = self.table.shape[0];
+            let row = g.weight(shared.clone(), Dtype::F32, Shape::fixed(&[width]), Part::Embedding);
+            x = g.push(op::Add, &[x, row]);
+        }
         if let Some(positions) = &self.positions {
             let table = positions.node(g);
             let rows = g.push(op::RowSelect, &[table, step.positions]);

@@ -135,7 +135,12 @@ pub struct Layer<'a> {
 impl<'a> Layer<'a> {
     /// Layer `i`, its tensors named `blk.i.…`.
     pub fn new(w: &'a Weights<'a>, c: &'a Config, i: usize, states: &'a States) -> Self {
-        let place = |part| Place::new(w, c, format!("blk.{i}"), part);
+        Layer::named(w, c, "blk", i, states)
+    }
+
+    /// Layer `i`, its tensors named `stack.i.…`.
+    pub fn named(w: &'a Weights<'a>, c: &'a Config, stack: &str, i: usize, states: &'a States) -> Self {
+        let place = |part| Place::new(w, c, format!("{stack}.{i}"), part);
         let n = i as u32;
         let [mixer, ffn, experts] = [Part::Mixer(n), Part::Ffn(n), Part::Experts(n)].map(place);
         Layer { w, c, i, mixer, ffn, experts, states }

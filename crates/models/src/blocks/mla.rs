@@ -118,7 +118,6 @@ impl Mla {
     /// `attn_v_b {latent, value, heads}`, `attn_output`; scale `1 / sqrt(key_dim)`.
     pub fn new(l: &Layer, shape: MlaShape) -> Self {
         let (m, s, width) = (&l.mixer, &shape, l.c.width);
-        let window = l.c.windows.get(l.i).copied().flatten();
         Mla {
             shape,
             queries: Queries::new(l, s),
@@ -129,11 +128,8 @@ impl Mla {
             value_up: m.matrix("attn_v_b", &[s.latent, s.value_dim, s.heads]),
             rope: None,
             temperature: None,
-            cache: KvCache::latent(l, s.latent + s.turned, s.latent, window),
-            scores: op::Attend {
-                sight: op::Sight::within(window),
-                ..op::Attend::new(1.0 / (s.key_dim as f32).sqrt())
-            },
+            cache: KvCache::latent(l, s.latent + s.turned, s.latent, l.c.window(l.i)),
+            scores: op::Attend { sight: l.c.sight(l.i), ..op::Attend::new(1.0 / (s.key_dim as f32).sqrt()) },
             sinks: None,
             gate: None,
             out: m.linear("attn_output", s.heads * s.value_dim, width),
@@ -216,7 +212,7 @@ impl Block for Mla {
     fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
         let latent = self.query_latent(g, x);
         let sinks = self.sinks.as_ref().map(|s| s.node(g));
-        self.over(g, x, latent, step, Seen::All { sinks })
+        self.over(g, x, latent, step, Seen::All { sinks, near: None })
     }
 }
 

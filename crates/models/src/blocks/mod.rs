@@ -28,7 +28,7 @@ mod sparse;
 pub mod streams;
 mod temperature;
 
-pub use attention::{Attention, AttentionShape, QkNorm, Qkv};
+pub use attention::{Attention, AttentionShape, Near, QkNorm, Qkv};
 pub use block::{Block, Chain, Mixer, Residual, Sum};
 pub use cache::{KvCache, Seen};
 pub use decoder::{Decoder, Layers};

@@ -35,7 +35,7 @@ impl SparseMla {
         let sinks = self.mla.sinks.as_ref().map(|s| s.node(g));
         let seen = match (*chosen, self.pools) {
             (Some(pools), Some((ratio, tail))) => Seen::Chosen { pools, ratio, tail, sinks },
-            _ => Seen::All { sinks },
+            _ => Seen::All { sinks, near: None },
         };
         self.mla.over(g, x, latent, step, seen)
     }
