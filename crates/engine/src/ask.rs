@@ -19,7 +19,7 @@ pub(crate) struct Ask {
     taken: SamplerBounds,
 }
 
-const NOTHING: SamplerBounds = SamplerBounds { penalties: 0, biases: 0, masks: 0 };
+const NOTHING: SamplerBounds = SamplerBounds::NONE;
 
 /// What the rows of one sampler take: penalties and masks each, biases together.
 fn need(s: &Sampler, rows: usize) -> SamplerBounds {

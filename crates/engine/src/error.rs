@@ -74,6 +74,15 @@ pub enum EngineError {
         /// The architecture.
         arch: String,
     },
+    /// Logits, asked of a model without.
+    #[error("`{arch}` makes embeddings of texts and has no logits; `embed` runs it")]
+    NoLogits {
+        /// The architecture.
+        arch: String,
+    },
+    /// Embeddings, asked of a model that was loaded without.
+    #[error("the model was loaded without embeddings")]
+    NoEmbeddings,
     /// An id outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {n_vocab}")]
     Id {

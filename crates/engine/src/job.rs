@@ -8,6 +8,7 @@ use firth_sampling::{Constraint, Verdict, Watch};
 
 use crate::error::EngineError;
 use crate::load::Engine;
+use crate::pool::Pool;
 use crate::request::{Finished, JobId, Request, StopReason, Timings};
 use crate::sampler::Sampler;
 use crate::spec::Guesses;
@@ -37,6 +38,8 @@ pub(crate) struct Job {
     limit: usize,
     pub logprobs: Option<usize>,
     pub prompt_logprobs: bool,
+    /// The prompt's rows so far, where its embedding is asked for.
+    pool: Option<Pool>,
     end_ids: Vec<u32>,
     constraint: Option<Box<dyn Constraint>>,
     watch: Option<Box<dyn Watch>>,
@@ -69,20 +72,36 @@ impl Job {
     /// Checks a request against an engine and takes all memory that it will need.
     ///
     /// # Errors
-    /// A model that attends both ways, a prompt that is empty or does not leave room for one token, an id outside the vocabulary, parameters
+    /// A text of a model that attends both ways or has no logits, an embedding of one loaded without, a prompt that is empty or does not leave room for one token, an id outside the vocabulary, parameters
     /// without meaning or with more penalties or biases than a step holds.
     pub fn new(id: JobId, mut request: Request, engine: &Engine) -> Result<Job, EngineError> {
         request.params.validate()?;
-        if engine.info().both_ways {
-            return Err(EngineError::NoText { arch: engine.info().arch.clone() });
+        let info = engine.info();
+        if !request.embed {
+            engine.require_logits()?;
+            if info.both_ways {
+                return Err(EngineError::NoText { arch: info.arch.clone() });
+            }
         }
         let (n_prompt, context) = (request.ids.len(), engine.ctx());
         if n_prompt == 0 {
             return Err(EngineError::EmptyPrompt);
         }
-        if n_prompt >= context {
-            return Err(EngineError::Context { found: n_prompt + 1, context });
+        let needed = n_prompt + usize::from(!request.embed);
+        if needed > context {
+            return Err(EngineError::Context { found: needed, context });
         }
+        let rows = engine.bounds().t;
+        if request.embed && info.both_ways && n_prompt > rows {
+            return Err(EngineError::Whole { arch: info.arch.clone(), held: rows, found: n_prompt - rows });
+        }
+        let pool = match request.embed {
+            true => {
+                let kind = engine.embedding().ok_or(EngineError::NoEmbeddings)?;
+                Some(Pool::new(kind, info.width, n_prompt))
+            }
+            false => None,
+        };
         let n_vocab = engine.info().n_vocab;
         if let Some(&id) = request.ids.iter().find(|id| **id as usize >= n_vocab) {
             return Err(EngineError::Id { id, n_vocab });
@@ -112,6 +131,7 @@ impl Job {
             limit,
             logprobs: request.logprobs.or(request.prompt_logprobs.then_some(0)),
             prompt_logprobs: request.prompt_logprobs,
+            pool,
             end_ids: request.end_ids,
             constraint: request.constraint,
             watch: request.watch,
@@ -133,8 +153,8 @@ impl Job {
         let mut done = 0;
         // At least the last token is computed: its logits are what the cache does not hold.
         let prefix = &self.ids[..self.ids.len() - 1];
-        // Where the prompt's own log probabilities are told, all its rows are computed.
-        let told = !self.prompt_logprobs || self.has_said();
+        // Where the prompt's own log probabilities are told, or its embedding, all its rows are computed.
+        let told = !self.embeds() && (!self.prompt_logprobs || self.has_said());
         if self.cache
             && told
             && let Some((snapshot, len)) = engine.memory().find(self.domain, prefix)
@@ -145,6 +165,9 @@ impl Job {
         let cuts = self.cache && !engine.memory().spec().serves_all_prefixes();
         let cut = cuts.then(|| snapshot_points(done, self.n_prompt, &self.marks).next()).flatten();
         self.running = Some(Running { seq, done, cut });
+        if let Some(pool) = &mut self.pool {
+            pool.clear();
+        }
         if self.admitted.is_none() {
             self.admitted = Some(Instant::now());
             self.timings.queue_seconds = self.submitted.elapsed().as_secs_f64();
@@ -166,9 +189,17 @@ impl Job {
     }
 
     /// After a step that failed: its sequence holds what it holds, and the rest is computed again.
-    pub fn look_back(&mut self, engine: &Engine) {
+    pub fn look_back(&mut self, engine: &mut Engine) {
         if let Some(r) = &mut self.running {
-            r.done = engine.len(r.seq);
+            let held = engine.len(r.seq);
+            // An embedding that misses rows begins anew.
+            if let Some(pool) = self.pool.as_mut().filter(|_| held < r.done) {
+                pool.clear();
+                engine.close(r.seq);
+                self.running = None;
+            } else {
+                r.done = held;
+            }
         }
         self.guesses.hidden.clear();
     }
@@ -203,14 +234,53 @@ impl Job {
         self.limit.saturating_sub(self.ids.len() + 1).min(context - self.ids.len())
     }
 
-    /// Takes `rows` at most of a prompt for the next step: up to where a snapshot is to be taken.
-    pub fn take_prompt(&mut self, rows: usize, log: bool) {
+    /// Whether the next rows are those of a prompt: none of them gives a token, but for the last where a text follows.
+    pub fn is_prompt(&self) -> bool {
+        self.left() > 1 || self.embeds()
+    }
+
+    /// Whether the prompt's embedding is asked for.
+    pub fn embeds(&self) -> bool {
+        self.pool.is_some()
+    }
+
+    /// Takes the rows of feed `feed` of the step to the embedding.
+    pub fn pool_rows(&mut self, engine: &Engine, feed: usize) {
+        let Some(pool) = &mut self.pool else { return };
+        (0..self.share).for_each(|i| pool.push(engine.embedded(feed, i)));
+    }
+
+    /// The embedding, once all rows are taken.
+    ///
+    /// # Errors
+    /// A number of it is none, or a device is lost.
+    pub fn embedding(&mut self, engine: &mut Engine) -> Result<Option<Vec<f32>>, EngineError> {
+        if self.left() > 0 {
+            return Ok(None);
+        }
+        let Some(pool) = &mut self.pool else { return Ok(None) };
+        let mut embedding = pool.finish();
+        engine.project(&mut embedding)?;
+        self.note_time();
+        match embedding.iter().all(|x| x.is_finite()) {
+            true => Ok(Some(embedding)),
+            false => Err(EngineError::Nan),
+        }
+    }
+
+    /// Takes `rows` at most of a prompt for the next step: up to where a snapshot is to be taken. One that must be in one step
+    /// waits for the room.
+    pub fn take_prompt(&mut self, rows: usize, log: bool, whole: bool) {
+        if whole && self.left() > rows {
+            self.share = 0;
+            return;
+        }
         let r = self.running.expect("an active job has a sequence");
         let to_cut = r.cut.map_or(usize::MAX, |cut| cut - r.done);
         // The last row is sampled, in a step of its own where the others tell of the prompt.
         let left = self.left() - usize::from(self.wants_prompt_logprobs());
         self.share = left.min(rows).min(to_cut);
-        self.open_end = log && self.share > 1 && self.share == self.left();
+        self.open_end = log && self.share > 1 && self.share == self.left() && !self.embeds();
     }
 
     /// Takes the one row of a job that decodes.
@@ -226,7 +296,7 @@ impl Job {
 
     /// Whether the next step gives this job a token.
     pub fn decodes(&self) -> bool {
-        self.share > 0 && self.share == self.left()
+        self.share > 0 && self.share == self.left() && !self.embeds()
     }
 
     /// Adds the job's rows to the planned step: its share, and behind it the draft, as far as the constraint
@@ -235,7 +305,11 @@ impl Job {
         let Running { seq, done, .. } = self.running.expect("an active job has a sequence");
         if !self.decodes() {
             let ids = &self.ids[done..done + self.share];
-            let want = if self.wants_prompt_logprobs() { Want::All } else { Want::None };
+            let want = match () {
+                () if self.embeds() => Want::Hidden,
+                () if self.wants_prompt_logprobs() => Want::All,
+                () => Want::None,
+            };
             let rows = Feed { seq, ids, embeds: None, want, sampler: None };
             return engine.feed_planned(&rows, 0);
         }

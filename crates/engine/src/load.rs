@@ -12,6 +12,7 @@ use crate::ask::Ask;
 use crate::error::EngineError;
 use crate::observe::Seen;
 use crate::options::EngineOptions;
+use crate::pool::{EmbeddingKind, PooledProgram};
 use crate::prepare::{Prog, prepare};
 use crate::read_ahead::reading_ahead;
 use crate::spec::{Head, SpecOptions};
@@ -44,7 +45,11 @@ pub struct Engine {
     pub(crate) group_states: Vec<Vec<(usize, StateId)>>,
     pub(crate) slots: Slots,
     pub(crate) scratch: Scratch,
-    pub(crate) ask: Ask,
+    /// Absent where the model has no logits.
+    pub(crate) ask: Option<Ask>,
+    /// What its embeddings are; `None` where it was loaded without.
+    pub(crate) embedding: Option<EmbeddingKind>,
+    pub(crate) pooled: Option<PooledProgram>,
     pub(crate) seen: Vec<Seen>,
     pub(crate) identity: Identity,
     spec: SpecOptions,
@@ -114,15 +119,19 @@ impl Engine {
         let refs: Vec<&dyn Device> = devices.iter().map(|d| &**d).collect();
         let p = prepare(file, &refs, options)?;
         let mut resources = Resources::new(devices);
-        let graphs: Vec<&Graph> = std::iter::once(&p.main).chain(&p.head).map(|prog| &prog.graph).collect();
-        let (mut main, head) = reading_ahead(file, &graphs, on, |on| {
+        let programs = [Some(&p.main), p.head.as_ref(), p.pooled.as_ref()];
+        let graphs: Vec<&Graph> = programs.into_iter().flatten().map(|prog| &prog.graph).collect();
+        let (mut main, head, pooled) = reading_ahead(file, &graphs, on, |on| {
             let mut runner = |prog: &Prog| {
                 let count = |s: &StateDecl| p.pools.count(s);
                 resources.load(&prog.graph, &prog.plan, &mut |decl| open(file, decl), &count, on)?;
                 Runner::new(&prog.graph, prog.plan.clone(), &resources)
             };
-            Ok::<_, LoadError>((runner(&p.main)?, p.head.as_ref().map(runner).transpose()?))
+            let main = runner(&p.main)?;
+            let head = p.head.as_ref().map(&mut runner).transpose()?;
+            Ok::<_, LoadError>((main, head, p.pooled.as_ref().map(runner).transpose()?))
         })?;
+        let pooled = pooled.map(PooledProgram::new);
         let head = head.zip(p.head.as_ref()).map(|(runner, prog)| {
             let (group, draft) = (p.info.groups.len() - 1, p.info.draft.expect("a model with a head"));
             Head::new(runner, group, draft.width, p.ctx, prog.sampler)
@@ -141,13 +150,17 @@ impl Engine {
         let report = LoadReport {
             weight_bytes: resources.weight_bytes,
             page_bytes: p.pools.bytes,
-            scratch_bytes: scratch + head.as_ref().map_or(0, Head::scratch_bytes),
+            scratch_bytes: scratch
+                + head.as_ref().map_or(0, Head::scratch_bytes)
+                + pooled.as_ref().map_or(0, PooledProgram::scratch_bytes),
             seconds: start.elapsed().as_secs_f64(),
         };
         Ok(Engine {
             slots: Slots::find(&mut main, p.info.groups.len()),
             scratch: Scratch::new(&bounds),
-            ask: Ask::find(&main, p.main.sampler),
+            ask: p.info.logits.then(|| Ask::find(&main, p.main.sampler)),
+            embedding: p.embedding,
+            pooled,
             seen: Seen::find(&main, p.observed),
             identity: Identity::new(file, &p.main.graph, options.kv.name(), &resources),
             spec: p.spec,
@@ -168,6 +181,22 @@ impl Engine {
     /// The model.
     pub fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// What its embeddings are; `None` where it was loaded without.
+    pub fn embedding(&self) -> Option<EmbeddingKind> {
+        self.embedding
+    }
+
+    /// Fails for a model without logits.
+    ///
+    /// # Errors
+    /// [`EngineError::NoLogits`].
+    pub fn require_logits(&self) -> Result<(), EngineError> {
+        match self.info.logits {
+            true => Ok(()),
+            false => Err(EngineError::NoLogits { arch: self.info.arch.clone() }),
+        }
     }
 
     /// Tokens of a sequence at most.

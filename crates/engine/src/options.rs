@@ -1,6 +1,7 @@
 //! Settings of a loaded model.
 
 use firth_graph::Part;
+use firth_models::Pooling;
 use firth_quant::Dtype;
 
 use crate::spec::SpecOptions;
@@ -29,6 +30,10 @@ pub struct EngineOptions {
     pub fuse: bool,
     /// Whether the activations of products can be read after a step; switches fusion off.
     pub observe: bool,
+    /// Whether rows can be had as embeddings; always, where the model has no logits.
+    pub embeddings: bool,
+    /// How the rows of a text become one; as the file says when `None`.
+    pub pooling: Option<Pooling>,
     /// Which parts run on which of the devices.
     pub placement: Placement,
     /// Whether ops may run on another device than wished, with listed transfers.
@@ -77,6 +82,8 @@ impl Default for EngineOptions {
             spec: SpecOptions::default(),
             fuse: true,
             observe: false,
+            embeddings: false,
+            pooling: None,
             placement: Placement::default(),
             allow_transfers: false,
         }

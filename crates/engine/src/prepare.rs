@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use firth_gguf::Gguf;
 use firth_graph::*;
-use firth_models::{BuildOptions, Model, ModelInfo, SamplerBounds};
+use firth_models::{BuildOptions, Model, ModelInfo, Pooled, Pooling, SamplerBounds};
 use firth_quant::Dtype;
 
 use crate::error::EngineError;
 use crate::fit::{Room, Wish};
 use crate::observe::{Observed, observe};
 use crate::options::EngineOptions;
+use crate::pool::EmbeddingKind;
 use crate::pools::{Largest, Limits, Pools, smaller_ctx};
 use crate::spec::{SpecMode, SpecOptions};
 
@@ -51,6 +52,9 @@ pub(crate) struct Prepared {
     pub observed: Vec<Observed>,
     /// The program of the drafting head.
     pub head: Option<Prog>,
+    /// What embeddings are, and the program behind their pooling.
+    pub embedding: Option<EmbeddingKind>,
+    pub pooled: Option<Prog>,
     pub pools: Pools,
     /// The device whose memory limits the pools.
     pub room: Option<Room>,
@@ -68,7 +72,7 @@ impl Prog {
     fn new(
         devices: &[&dyn Device],
         o: &EngineOptions,
-        options: &BuildOptions,
+        sampler: SamplerBounds,
         graph: Graph,
         n_layers: usize,
     ) -> Result<Prog, EngineError> {
@@ -84,9 +88,12 @@ impl Prog {
         let prefer = |part| usize::from(o.placement.is_away(part, n_layers));
         let policy = Policy { prefer: &prefer, allow_transfers: o.allow_transfers };
         let plan = Plan::new(&graph, devices, &policy)?;
-        Ok(Prog { graph, plan, fusions, sampler: options.sampler })
+        Ok(Prog { graph, plan, fusions, sampler })
     }
 }
+
+/// Rows that a step has room for, whatever is asked, where a text must be in one to be embedded.
+const WHOLE: usize = 8192;
 
 /// Prepares a load. A context that was not asked for is cut until a sequence of it fits `max_bytes`.
 pub(crate) fn prepare(
@@ -99,15 +106,43 @@ pub(crate) fn prepare(
     check(o, &info)?;
     let spec = o.spec.resolve(&info)?;
     let mut ctx = o.ctx.unwrap_or(info.context);
+    let embeds = (o.embeddings || !info.logits).then(|| Pooled::read(file, &info)).transpose()?;
+    let embedding = embeds.as_ref().map(|pooled| kind(pooled, o, &info)).transpose()?;
     loop {
         let wish = Wish { model: &*model, devices, options: o, spec, ctx };
-        let p = wish.prepare()?;
-        let Some((needed, free)) = p.pools.short else { return Ok(p) };
+        let mut p = wish.prepare()?;
+        let Some((needed, free)) = p.pools.short else {
+            if let (Some(pooled), Some(kind)) = (&embeds, embedding) {
+                let graph = pooled.build(kind.pooling, 1).map_err(LoadError::Graph)?;
+                let prog = |g| Prog::new(devices, o, SamplerBounds::NONE, g, info.n_layers);
+                (p.embedding, p.pooled) = (embedding, graph.map(prog).transpose()?);
+            }
+            return Ok(p);
+        };
         match smaller_ctx(ctx, (needed, free)).filter(|_| o.ctx.is_none()) {
             Some(smaller) => ctx = smaller,
             None => return Err(wish.refuse(&p)),
         }
     }
+}
+
+/// What the embeddings of a file would be.
+///
+/// # Errors
+/// An unknown architecture, a pooling without meaning, or one by a classifier that the file lacks.
+pub fn embedding_kind(file: &Gguf, options: &EngineOptions) -> Result<EmbeddingKind, EngineError> {
+    let info = firth_models::load(file)?.info();
+    kind(&Pooled::read(file, &info)?, options, &info)
+}
+
+/// What embeddings are to be, by the file or as the caller wishes.
+fn kind(pooled: &Pooled, o: &EngineOptions, info: &ModelInfo) -> Result<EmbeddingKind, EngineError> {
+    let pooling = o.pooling.unwrap_or(pooled.pooling);
+    if pooling == Pooling::Rank && pooled.labels() == 0 {
+        let expected = format!("none, mean, cls or last: the file of this `{}` has no classifier", info.arch);
+        return Err(EngineError::Option { option: "pooling", found: pooling.name().into(), expected });
+    }
+    Ok(EmbeddingKind { pooling, classified: pooled.classified, width: pooled.width(pooling) })
 }
 
 pub(crate) fn prepare_for(
@@ -120,10 +155,13 @@ pub(crate) fn prepare_for(
 ) -> Result<Prepared, EngineError> {
     // A step has a row and an output for each sequence: all of them can decode at once.
     let batch = o.batch.min(ctx).max(o.parallel);
-    let outputs = o.outputs(&spec).min(batch).max(o.parallel);
+    let whole = info.both_ways && (o.embeddings || !info.logits);
+    let batch = if whole { batch.max(ctx.min(WHOLE)) } else { batch };
+    let outputs = if info.logits { o.outputs(&spec).min(batch).max(o.parallel) } else { 0 };
     let sampler = SamplerBounds { penalties: outputs * 256, biases: outputs * 512, masks: outputs.min(256) };
+    let hidden = if o.embeddings || !info.logits { batch } else { 0 };
     let options = |t: usize, outputs: usize| BuildOptions {
-        bounds: Extents { t, o: outputs, p: 0, s: o.parallel },
+        bounds: Extents { t, o: outputs, p: hidden.min(t), s: o.parallel },
         ctx,
         kv: o.kv,
         draft: spec.longest(),
@@ -134,13 +172,13 @@ pub(crate) fn prepare_for(
     let for_main = options(batch, outputs);
     let mut graph = firth_models::build(model, &for_main).map_err(LoadError::Graph)?;
     let observed = if o.observe { observe(&mut graph) } else { Vec::new() };
-    let mut main = Prog::new(devices, o, &for_main, graph, info.n_layers)?;
+    let mut main = Prog::new(devices, o, for_main.sampler, graph, info.n_layers)?;
     let mut head = None;
     if spec.mode == SpecMode::Mtp {
         let for_head = options(o.parallel, o.parallel);
         let graph = firth_models::build_draft(model, &for_head).map_err(LoadError::Graph)?;
         let graph = graph.expect("a head was asked for and is there");
-        let mut prog = Prog::new(devices, o, &for_head, graph, info.n_layers)?;
+        let mut prog = Prog::new(devices, o, for_head.sampler, graph, info.n_layers)?;
         share_uses(&mut main.plan, &mut prog.plan);
         info.groups.extend(info.draft.map(|d| d.group));
         head = Some(prog);
@@ -159,7 +197,7 @@ pub(crate) fn prepare_for(
     };
     let largest = Largest { ctx, batch, draft: spec.longest() };
     let pools = Pools::new(&main.graph, &info.groups, largest, o, &limits);
-    Ok(Prepared { info, ctx, spec, main, observed, head, pools, room })
+    Ok(Prepared { info, ctx, spec, main, observed, head, embedding: None, pooled: None, pools, room })
 }
 
 /// A device stores a weight once, in a layout for all its uses in all programs.
@@ -229,7 +267,7 @@ fn check(o: &EngineOptions, info: &ModelInfo) -> Result<(), EngineError> {
         }
         _ => Ok(()),
     };
-    range("ctx", o.ctx.unwrap_or(info.context), 1 << 24)?;
+    range("ctx", o.ctx.unwrap_or(info.context), info.positions.unwrap_or(1 << 24))?;
     range("parallel", o.parallel, 1024)?;
     range("batch", o.batch, 1 << 16)?;
     if !matches!(o.kv, Dtype::F32 | Dtype::F16 | Dtype::Q8_0) {

@@ -27,6 +27,8 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// Does so for the tokens of the prompt, too, all but the first; all of them are then computed.
     pub prompt_logprobs: bool,
+    /// Asks for the prompt's embedding, as the model was loaded to make it, and for no text; all rows are computed.
+    pub embed: bool,
     /// Limits what may be said.
     pub constraint: Option<Box<dyn Constraint>>,
     /// Watches what was said.
@@ -34,6 +36,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// The embedding of a text.
+    pub fn embedding(ids: Vec<u32>) -> Self {
+        Request { embed: true, cache: false, ..Request::new(ids, Params::default(), 0) }
+    }
+
     /// A plain request.
     pub fn new(ids: Vec<u32>, params: Params, max_tokens: usize) -> Self {
         Request {
@@ -47,6 +54,7 @@ impl Request {
             marks: Vec::new(),
             logprobs: None,
             prompt_logprobs: false,
+            embed: false,
             constraint: None,
             watch: None,
         }
@@ -125,6 +133,8 @@ pub enum Event {
     Logprobs(Logprobs),
     /// A token of the text.
     Token(u32),
+    /// The embedding that was asked for, the scores of a classifier, or with [`Pooling::None`](crate::Pooling::None) the rows of all tokens.
+    Embedding(Vec<f32>),
     /// The end.
     Done(Finished),
     /// The request failed; others go on.

@@ -120,7 +120,8 @@ impl Scheduler {
         let ticked = self.try_tick(on);
         if ticked.is_err() {
             self.engine.abandon();
-            self.active.iter_mut().for_each(|j| j.look_back(&self.engine));
+            self.active.iter_mut().for_each(|j| j.look_back(&mut self.engine));
+            self.again();
         }
         ticked
     }
@@ -151,6 +152,14 @@ impl Scheduler {
             self.tick(on)?;
         }
         Ok(())
+    }
+
+    /// Puts those back into the queue that lost their sequence, the oldest first.
+    fn again(&mut self) {
+        while let Some(i) = self.active.iter().rposition(|j| j.running.is_none()) {
+            let job = self.active.remove(i);
+            self.waiting.push_front(job);
+        }
     }
 
     fn admit(&mut self, on: On) {
@@ -208,13 +217,13 @@ impl Scheduler {
     /// want of them; one whose penalties, biases or mask find no room beside those of older jobs waits.
     fn share_rows(&mut self) {
         let bounds = self.engine.bounds();
-        let decoding = self.active.iter().filter(|j| j.left() == 1).count();
+        let decoding = self.active.iter().filter(|j| !j.is_prompt()).count();
         let mut rows = bounds.t.saturating_sub(decoding);
         let mut outs = bounds.o.saturating_sub(self.active.len());
-        let mut lists = SamplerBounds { penalties: 0, biases: 0, masks: 0 };
+        let mut lists = SamplerBounds::NONE;
         for j in &mut self.active {
             (j.share, j.guesses.room) = (0, 0);
-            if j.left() > 1 || !self.engine.fits(&mut lists, &j.sampler, 1) {
+            if j.is_prompt() || !self.engine.fits(&mut lists, &j.sampler, 1) {
                 continue;
             }
             j.take_one();
@@ -232,21 +241,22 @@ impl Scheduler {
     /// does not need is left to the next, so that a short prompt does not wait for a long one.
     fn share_prompt_rows(&mut self, rows: usize, outs: usize, decodes: bool, mut lists: SamplerBounds) {
         let (mut rows, mut outs) = (rows, outs);
-        let mut prompts = self.active.iter().filter(|j| j.left() > 1).count();
+        let mut prompts = self.active.iter().filter(|j| j.is_prompt()).count();
+        let whole = self.engine.info().both_ways;
         if decodes {
             // One row each is what all of them go on by.
             rows = rows.min(self.pace.prompt_rows().max(prompts));
         }
         let log = self.engine.longest_draft() > 0 && self.engine.memory().spec().slots.is_some();
-        for j in self.active.iter_mut().filter(|j| j.left() > 1) {
-            let mut most = rows.div_ceil(prompts);
+        for j in self.active.iter_mut().filter(|j| j.is_prompt()) {
+            let mut most = if whole { rows } else { rows.div_ceil(prompts) };
             prompts -= 1;
             if j.wants_prompt_logprobs() {
                 // One output is this job's in any case.
                 most = most.min(outs + 1);
             }
-            if j.left() > most || self.engine.fits(&mut lists, &j.sampler, 1) {
-                j.take_prompt(most, log);
+            if j.embeds() || j.left() > most || self.engine.fits(&mut lists, &j.sampler, 1) {
+                j.take_prompt(most, log, whole);
                 rows -= j.share;
                 if j.wants_prompt_logprobs() {
                     outs = outs.saturating_sub(j.share.saturating_sub(1));
@@ -259,9 +269,9 @@ impl Scheduler {
     fn note_pace(&mut self, seconds: f64) {
         let (mut decoding, mut prompt) = (0, 0);
         for j in self.active.iter().filter(|j| j.share > 0) {
-            match j.left() {
-                1 => decoding += 1 + j.guesses.draft.len(),
-                _ => prompt += j.share,
+            match j.is_prompt() {
+                false => decoding += 1 + j.guesses.draft.len(),
+                true => prompt += j.share,
             }
         }
         self.pace.note(decoding, prompt, seconds);
@@ -296,11 +306,12 @@ impl Scheduler {
                 true => verify(&mut self.engine, job, feed, on),
                 false => {
                     let heard = tell_prompt(&self.engine, job, feed, on);
+                    job.pool_rows(&self.engine, feed);
                     self.engine.keep(feed, job.share);
                     job.advance(&mut self.engine, job.share);
                     let told = on(job.id, Event::Prompt(job.done()));
                     match heard.is_break() || told.is_break() {
-                        false => None,
+                        false => embedded(&mut self.engine, job, on),
                         true => Some(Event::Done(job.finished(StopReason::Word))),
                     }
                 }
@@ -357,6 +368,18 @@ fn tell_prompt(engine: &Engine, job: &Job, feed: usize, on: On) -> ControlFlow<(
         on(job.id, Event::PromptLogprobs(Logprobs::new(engine.logits(feed, o), id, n)))?;
     }
     ControlFlow::Continue(())
+}
+
+/// Tells the embedding of a job that asked for it and has all rows; the event that ends it.
+fn embedded(engine: &mut Engine, job: &mut Job, on: On) -> Option<Event> {
+    match job.embedding(engine) {
+        Ok(None) => None,
+        Ok(Some(embedding)) => {
+            let _ = on(job.id, Event::Embedding(embedding));
+            Some(Event::Done(job.finished(StopReason::Limit)))
+        }
+        Err(e) => Some(Event::Failed(e)),
+    }
 }
 
 /// Takes tokens of a job as long as the sampler draws what was guessed, and keeps the rows of those guesses; the

@@ -26,17 +26,24 @@ pub enum Want {
     Tail(usize),
     /// All.
     All,
+    /// None, and all give the row behind the final norm.
+    Hidden,
 }
 
 impl Want {
     /// Rows that give logits of `n`.
     fn of(self, n: usize) -> usize {
         match self {
-            Want::None => 0,
+            Want::None | Want::Hidden => 0,
             Want::Last => n.min(1),
             Want::Tail(tail) => n.min(tail),
             Want::All => n,
         }
+    }
+
+    /// Rows that are wanted as they are behind the final norm.
+    fn hidden(self, n: usize) -> usize {
+        if self == Want::Hidden { n } else { 0 }
     }
 }
 
@@ -63,11 +70,20 @@ pub(crate) struct Slots {
     pages: Vec<usize>,
     /// Absent where the model keeps nothing besides pages.
     slots: Option<usize>,
+    /// Absent where the model has no logits.
+    of_logits: Option<LogitsSlots>,
+    /// Rows wanted as embeddings, and those rows; absent where the model was loaded without.
+    embedded: Option<(usize, usize)>,
+    /// Absent where nothing drafts by a head of the model.
+    hidden: Option<usize>,
+}
+
+/// Host slots of logits and what is sampled from them.
+#[derive(Clone, Copy)]
+struct LogitsSlots {
     out_rows: usize,
     logits: usize,
     sampled: usize,
-    /// Absent where nothing drafts by a head of the model.
-    hidden: Option<usize>,
 }
 
 impl Slots {
@@ -88,9 +104,12 @@ impl Slots {
             seqs: input(names::SEQS),
             pages: (0..groups).map(|g| input(&names::pages(g))).collect(),
             slots: r.input(names::SLOTS),
-            out_rows: input(names::OUT_ROWS),
-            logits: output(names::LOGITS),
-            sampled: output(names::SAMPLED),
+            of_logits: r.input(names::OUT_ROWS).map(|out_rows| LogitsSlots {
+                out_rows,
+                logits: output(names::LOGITS),
+                sampled: output(names::SAMPLED),
+            }),
+            embedded: r.input(names::EMBED_ROWS).map(|rows| (rows, output(names::EMBEDDED))),
             hidden: r.output(names::HIDDEN),
         }
     }
@@ -108,6 +127,9 @@ struct Fed {
     /// Its first output row, and how many.
     out: usize,
     outs: usize,
+    /// Its first row wanted as an embedding, and how many.
+    hidden: usize,
+    hiddens: usize,
     /// Where the sampler's lists lie.
     lists: Lists,
 }
@@ -134,8 +156,8 @@ impl Scratch {
 
     /// The step so far.
     fn extents(&self) -> Extents {
-        let o = self.feeds.last().map_or(0, |f| f.out + f.outs);
-        Extents { t: self.ids.len(), o, p: 0, s: self.feeds.len() }
+        let (o, p) = self.feeds.last().map_or((0, 0), |f| (f.out + f.outs, f.hidden + f.hiddens));
+        Extents { t: self.ids.len(), o, p, s: self.feeds.len() }
     }
 }
 
@@ -182,7 +204,9 @@ impl Engine {
         self.scratch.feeds.clear();
         self.scratch.ids.clear();
         self.scratch.shown.clear();
-        self.ask.begin();
+        if let Some(ask) = &mut self.ask {
+            ask.begin();
+        }
     }
 
     /// Adds rows of one sequence to the step; all of them stay.
@@ -256,45 +280,64 @@ impl Engine {
     fn put(&mut self, f: &Feed, drafted: usize) -> Result<(), EngineError> {
         self.check(f)?;
         let (at, n) = (self.scratch.extents(), f.ids.len());
-        let outs = f.want.of(n);
-        let x = Extents { t: at.t + n, o: at.o + outs, s: at.s + 1, ..at };
+        let (outs, hiddens) = (f.want.of(n), f.want.hidden(n));
+        if outs > 0 {
+            self.require_logits()?;
+        }
+        if hiddens > 0 && self.slots.embedded.is_none() {
+            return Err(EngineError::NoEmbeddings);
+        }
+        let x = Extents { t: at.t + n, o: at.o + outs, p: at.p + hiddens, s: at.s + 1 };
         assert!(x.within(&self.bounds), "a step of {x:?} exceeds {:?}", self.bounds);
-        let lists = match f.sampler {
-            Some(s) if outs > 0 => self.ask.lists(self.runner.host_mut(), s)?,
+        let lists = match (f.sampler, &mut self.ask) {
+            (Some(s), Some(ask)) if outs > 0 => ask.lists(self.runner.host_mut(), s)?,
             _ => Lists::default(),
         };
-        let (seq, row, out) = (f.seq, at.t, at.o);
-        self.scratch.feeds.push(Fed { seq, row, rows: n, certain: n - drafted, out, outs, lists });
+        let (seq, row, out, hidden) = (f.seq, at.t, at.o, at.p);
+        let certain = n - drafted;
+        self.scratch.feeds.push(Fed { seq, row, rows: n, certain, out, outs, hidden, hiddens, lists });
         self.scratch.ids.extend_from_slice(f.ids);
         self.fill_rows(f, row);
         self.scratch.shown.resize(out + outs, f.sampler.is_none_or(Sampler::on_host));
+        if let Some((rows, _)) = self.slots.embedded {
+            let wanted = &mut self.runner.host_mut().i32_mut(rows)[hidden..hidden + hiddens];
+            wanted.iter_mut().enumerate().for_each(|(i, w)| *w = (row + i) as i32);
+        }
+        self.ask_rows(f, self.scratch.feeds.len() - 1);
+        Ok(())
+    }
+
+    /// Names the rows of feed `feed` that give logits, and who samples them.
+    fn ask_rows(&mut self, f: &Feed, feed: usize) {
+        let (Some(slots), Some(ask)) = (self.slots.of_logits, &self.ask) else { return };
+        let Fed { row, rows: n, out, outs, lists, .. } = self.scratch.feeds[feed];
         let first = self.memory.len(f.seq) + n - outs;
         for o in 0..outs {
             let host = self.runner.host_mut();
-            host.i32_mut(self.slots.out_rows)[out + o] = (row + n - outs + o) as i32;
+            host.i32_mut(slots.out_rows)[out + o] = (row + n - outs + o) as i32;
             match f.sampler {
-                Some(s) => self.ask.by(host, out + o, s, lists, first + o + 1),
-                None => self.ask.nobody(host, out + o),
+                Some(s) => ask.by(host, out + o, s, lists, first + o + 1),
+                None => ask.nobody(host, out + o),
             }
         }
-        Ok(())
     }
 
     /// Whether `rows` rows of a sampler fit a step beside what `tally` counts; counts them if so.
     pub(crate) fn fits(&self, tally: &mut SamplerBounds, s: &Sampler, rows: usize) -> bool {
-        self.ask.fits(tally, s, rows)
+        self.ask.as_ref().is_none_or(|ask| ask.fits(tally, s, rows))
     }
 
     /// Output row `o` of feed `feed` is sampled by `sampler`, as it is now, for the token at `index` of the
     /// sequence. Rows in ascending order, within what [`Engine::fits`] counted.
     pub(crate) fn sample(&mut self, feed: usize, o: usize, sampler: &Sampler, index: usize) {
+        let Some(ask) = &mut self.ask else { return };
         let f = &mut self.scratch.feeds[feed];
         let host = self.runner.host_mut();
         f.lists = match o {
-            0 => self.ask.lists(host, sampler).expect("the rows were counted"),
-            _ => self.ask.lists_after(host, sampler, f.lists),
+            0 => ask.lists(host, sampler).expect("the rows were counted"),
+            _ => ask.lists_after(host, sampler, f.lists),
         };
-        self.ask.by(host, f.out + o, sampler, f.lists, index);
+        ask.by(host, f.out + o, sampler, f.lists, index);
         self.scratch.shown[f.out + o] = sampler.on_host();
     }
 
@@ -341,9 +384,11 @@ impl Engine {
     fn want(&mut self) {
         let host = self.runner.host_mut();
         let row = 4 * self.info.n_vocab;
-        host.want_none(self.slots.logits);
-        for o in (0..self.scratch.shown.len()).filter(|o| self.scratch.shown[*o]) {
-            host.want(self.slots.logits, o * row..(o + 1) * row);
+        if let Some(LogitsSlots { logits, .. }) = self.slots.of_logits {
+            host.want_none(logits);
+            for o in (0..self.scratch.shown.len()).filter(|o| self.scratch.shown[*o]) {
+                host.want(logits, o * row..(o + 1) * row);
+            }
         }
         if let (Some(slot), Some(draft)) = (self.slots.hidden, self.info.draft) {
             let row = 4 * draft.width;
@@ -361,16 +406,40 @@ impl Engine {
     pub fn logits(&self, feed: usize, o: usize) -> &[f32] {
         let row = self.scratch.feeds[feed].out + o;
         assert!(self.scratch.shown[row], "the logits of row {o} of feed {feed} were asked for");
-        &self.runner.host().f32(self.slots.logits)[row * self.info.n_vocab..(row + 1) * self.info.n_vocab]
+        let slot = self.slots.of_logits.expect("a feed that gave logits").logits;
+        &self.runner.host().f32(slot)[row * self.info.n_vocab..(row + 1) * self.info.n_vocab]
     }
 
     /// The token sampled from output row `o` of feed `feed` of the last step.
     pub fn sampled(&self, feed: usize, o: usize) -> Result<u32, EngineError> {
-        match self.runner.host().i32(self.slots.sampled)[self.scratch.feeds[feed].out + o] {
+        let slot = self.slots.of_logits.expect("a feed that gave logits").sampled;
+        match self.runner.host().i32(slot)[self.scratch.feeds[feed].out + o] {
             firth_graph::op::SAMPLE_NAN => Err(EngineError::Nan),
             id if id < 0 => Err(EngineError::NothingAllowed),
             id => Ok(id as u32),
         }
+    }
+
+    /// Row `i` of feed `feed` of the last step as it is behind the final norm, where the feed asked for [`Want::Hidden`].
+    pub fn embedded(&self, feed: usize, i: usize) -> &[f32] {
+        let (_, slot) = self.slots.embedded.expect("a feed that gave rows");
+        let f = &self.scratch.feeds[feed];
+        assert!(i < f.hiddens, "row {i} of {} that were asked for", f.hiddens);
+        let at = (f.hidden + i) * self.info.width;
+        &self.runner.host().f32(slot)[at..at + self.info.width]
+    }
+
+    /// Makes of the pooled row of a text what the model makes of it: products, or the scores of a classifier.
+    ///
+    /// # Errors
+    /// A device is lost.
+    pub fn project(&mut self, row: &mut Vec<f32>) -> Result<(), EngineError> {
+        if let (Some(program), Some(kind)) = (&mut self.pooled, self.embedding) {
+            let made = program.run(row)?;
+            row.clear();
+            row.extend_from_slice(&made[..kind.width]);
+        }
+        Ok(())
     }
 
     /// The normalised hidden row `row` of feed `feed` of the last step, which the drafting head goes on from.
@@ -450,6 +519,6 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Room`].
     pub fn check_sampler(&self, s: &Sampler) -> Result<(), EngineError> {
-        self.ask.check(s)
+        self.ask.as_ref().map_or(Ok(()), |ask| ask.check(s))
     }
 }

@@ -20,6 +20,7 @@ mod breakers;
 mod chat;
 mod check;
 mod defaults;
+mod embed;
 mod error;
 mod imatrix;
 mod logits;
@@ -37,6 +38,7 @@ pub use breakers::{DRY_BREAKERS, dry_breakers};
 pub use chat::Conversation;
 pub use check::{CheckOptions, CheckRow, Verdict, check};
 pub use defaults::sampling_defaults;
+pub use embed::{Embedded, Normalize, relevance};
 pub use error::Error;
 pub use imatrix::{Imatrix, ImatrixOptions};
 pub use logits::{LogitsOptions, logits};
@@ -54,8 +56,8 @@ pub use store::{Keeper, LocalModel, Stores};
 pub use service::{Counts, Desk, Events, Held, NotTaken, PieceOf, Service, ServiceOptions, SlotStatus};
 
 pub use firth_engine::{
-    DraftLength, EngineError, EngineOptions, Event, Finished, Logprobs, Request, SpecMode, SpecOptions,
-    StopReason, Timings,
+    DraftLength, EmbeddingKind, EngineError, EngineOptions, Event, Finished, Logprobs, Pooling, Request,
+    SpecMode, SpecOptions, StopReason, Timings,
 };
 pub use firth_gguf::Gguf;
 pub use firth_graph::Device;

@@ -20,6 +20,7 @@ pub fn logits(
     options: &LogitsOptions,
     on: &mut dyn FnMut(usize, &[f32]),
 ) -> Result<(), EngineError> {
+    engine.require_logits()?;
     let seq = engine.open(0)?;
     let mut mates = Vec::new();
     for _ in 0..options.mates {

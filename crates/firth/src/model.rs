@@ -115,6 +115,7 @@ impl Model {
             parallel: 2 * options.parallel,
             spec: SpecOptions::default(),
             cache_bytes: 0,
+            embeddings: false,
             ..options.clone()
         };
         let draft = Engine::load(&file, devices, &options, &mut |_| ControlFlow::Continue(()))?;
@@ -268,7 +269,10 @@ impl Model {
                     Event::Token(id) => return answer.push(vocab, id, on),
                     Event::Done(finished) => end = Some(Ok(finished)),
                     Event::Failed(e) => end = Some(Err(e)),
-                    Event::Prompt(_) | Event::PromptLogprobs(_) | Event::Logprobs(_) => {}
+                    Event::Prompt(_)
+                    | Event::PromptLogprobs(_)
+                    | Event::Logprobs(_)
+                    | Event::Embedding(_) => {}
                 }
                 ControlFlow::Continue(())
             });

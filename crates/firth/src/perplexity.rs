@@ -33,6 +33,7 @@ pub fn perplexity(
     options: &PerplexityOptions,
     on: &mut dyn FnMut(usize, f64),
 ) -> Result<Perplexity, EngineError> {
+    engine.require_logits()?;
     let chunks = (ids.len() / options.ctx).min(options.chunks.unwrap_or(usize::MAX));
     let (mut nll, mut n) = (0.0, 0);
     for chunk in 0..chunks {

@@ -303,6 +303,8 @@ impl Choice {
             }
             Event::PromptLogprobs(p) => self.prompt_logprobs.push(p),
             Event::Logprobs(p) => self.next.logprobs.push(p),
+            // Told where no text was asked for.
+            Event::Embedding(_) => {}
             Event::Token(id) => return self.token(id).map(|d| Ok(Piece::Delta(d))),
             Event::Done(f) => {
                 let mut events = Vec::new();

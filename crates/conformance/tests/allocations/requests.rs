@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use firth::{DraftLength, Dry, EngineOptions, Params, SpecMode, SpecOptions};
+use firth::{DraftLength, Dry, EngineOptions, Params, Pooling, SpecMode, SpecOptions};
 use firth_conformance::models::{self, Random};
 use firth_cpu::Level;
 use firth_engine::{Event, JobId, Request, Scheduler};
@@ -48,6 +48,7 @@ pub struct Requests {
     newest: Option<JobId>,
     tokens: usize,
     ends: usize,
+    embedded: usize,
     drafted: usize,
     drafts: bool,
 }
@@ -61,6 +62,8 @@ impl Requests {
             parallel: 4,
             batch: 48,
             cache_bytes: 0,
+            embeddings: true,
+            pooling: Some(Pooling::Mean),
             ..EngineOptions::default()
         };
         let devices = vec![models::cpu(Level::detect(), 1)];
@@ -82,6 +85,7 @@ impl Requests {
             newest: None,
             tokens: 0,
             ends: 0,
+            embedded: 0,
             drafted: 0,
             drafts: mode != SpecMode::None,
         }
@@ -110,9 +114,9 @@ impl Requests {
         None
     }
 
-    /// Fails unless jobs waited, were parked, found a prefix, spoke and ended.
+    /// Fails unless jobs waited, were parked, found a prefix, spoke, were embedded and ended.
     pub fn check_seen(&mut self) {
-        assert!(self.seen(), "parked, attached, evicted, spoken, ended: {:?}", self.counts());
+        assert!(self.seen(), "parked, attached, evicted, spoken, ended, embedded: {:?}", self.counts());
         assert_eq!(self.drafted > 10, self.drafts, "{} tokens drafted", self.drafted);
     }
 
@@ -120,10 +124,10 @@ impl Requests {
         self.counts().iter().all(|n| *n > 10) && (self.drafted > 10 || !self.drafts)
     }
 
-    fn counts(&mut self) -> [usize; 5] {
+    fn counts(&mut self) -> [usize; 6] {
         let stats = self.scheduler.engine().memory().stats();
         let parked = self.scheduler.parked() as usize;
-        [parked, stats.attached as usize, stats.evictions as usize, self.tokens, self.ends]
+        [parked, stats.attached as usize, stats.evictions as usize, self.tokens, self.ends, self.embedded]
     }
 
     fn submit(&mut self) {
@@ -131,6 +135,10 @@ impl Requests {
             let n = 1 + self.r.below(180);
             let mut ids = self.shared[..n].to_vec();
             ids.push(self.r.below(64) as u32);
+            if self.r.below(6) == 0 {
+                self.newest = Some(self.scheduler.submit(Request::embedding(ids)).expect("a good text"));
+                continue;
+            }
             let seed = self.r.draw();
             let host = seed.is_multiple_of(3);
             let params = Params {
@@ -166,9 +174,11 @@ impl Requests {
         }
         let hear = self.r.below(100) > 0;
         let (tokens, ends, drafted) = (&mut self.tokens, &mut self.ends, &mut self.drafted);
+        let embedded = &mut self.embedded;
         let on = &mut |_, event| {
             match event {
                 Event::Token(_) => *tokens += 1,
+                Event::Embedding(_) => *embedded += 1,
                 Event::Done(f) => {
                     *ends += 1;
                     *drafted += f.timings.draft_n;

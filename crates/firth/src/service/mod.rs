@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use firth_engine::{Event, Finished, Request};
+use firth_engine::{EmbeddingKind, Event, Finished, Request};
 use firth_sampling::Watch;
 use tokio::sync::{mpsc as events, oneshot};
 
@@ -73,6 +73,8 @@ struct Inner {
     next: AtomicU64,
     parallel: usize,
     ctx: usize,
+    embedding: Option<EmbeddingKind>,
+    logits: bool,
     fingerprint: u64,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -88,6 +90,7 @@ impl Service {
         let board = Arc::new(Board::new(parallel));
         let (text, ctx) = (model.text().clone(), model.engine().ctx());
         let fingerprint = model.engine().fingerprint();
+        let (embedding, logits) = (model.engine().embedding(), model.engine().info().logits);
         let cache_dir = options.cache_dir.clone().map(|folder| CacheDir::open(folder, &mut model));
         let work = Work::new(model, board.clone(), inbox, cache_dir);
         let thread = std::thread::Builder::new().name("firth engine".into()).spawn(move || work.run())?;
@@ -99,6 +102,8 @@ impl Service {
             next: AtomicU64::new(1),
             parallel,
             ctx,
+            embedding,
+            logits,
             fingerprint,
             thread: Mutex::new(Some(thread)),
         })))
@@ -112,6 +117,16 @@ impl Service {
     /// Tokens of a sequence at most.
     pub fn ctx(&self) -> usize {
         self.0.ctx
+    }
+
+    /// What the model's embeddings are; `None` where it was loaded without.
+    pub fn embedding(&self) -> Option<EmbeddingKind> {
+        self.0.embedding
+    }
+
+    /// Whether the model goes on from a text: it has logits.
+    pub fn has_logits(&self) -> bool {
+        self.0.logits
     }
 
     /// Sequences at once.
