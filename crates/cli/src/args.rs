@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use firth::{Normalize, Pooling};
 
 /// Runs language models from GGUF files.
 #[derive(Parser)]
@@ -26,6 +27,8 @@ pub enum Command {
     Replay(Replay),
     /// Prefill and decode rates, and the share of this machine's ceilings
     Bench(Bench),
+    /// Embeddings of texts, or of pairs the scores of a classifier
+    Embed(Embed),
     /// f32 logits [n][vocab] of given ids, little-endian
     Logits(Logits),
     /// Runs the cut law on this machine and this model
@@ -322,6 +325,9 @@ pub struct Serve {
     /// Seconds for what is under way when the server is told to end
     #[arg(long, env = "FIRTH_GRACE", default_value_t = 10)]
     pub grace: u64,
+    /// How rows become an embedding: none, mean, cls, last or rank; as the file says by default
+    #[arg(long, env = "FIRTH_POOLING", value_parser = pooling)]
+    pub pooling: Option<Pooling>,
     /// Seconds of silence after which a stream shows that it lives; 0 for never
     #[arg(long, env = "FIRTH_PING", default_value_t = 30)]
     pub ping: u64,
@@ -390,6 +396,50 @@ pub struct Logits {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub common: Common,
+}
+
+/// How embeddings are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum EmbedOutput {
+    Json,
+    Raw,
+}
+
+/// `firth embed`.
+#[derive(Args)]
+pub struct Embed {
+    /// The model
+    pub model: String,
+    /// The text; each line of stdin is one where neither this nor a file is given
+    #[arg(short, long, conflicts_with = "file")]
+    pub prompt: Option<String>,
+    /// Reads the text from a file
+    #[arg(short, long)]
+    pub file: Option<PathBuf>,
+    /// How rows become one: none, mean, cls, last or rank; as the file says by default
+    #[arg(long, env = "FIRTH_POOLING", value_parser = pooling)]
+    pub pooling: Option<Pooling>,
+    /// How embeddings are scaled: none, l1, l2, max (to 32767), or the p of a norm
+    #[arg(long, env = "FIRTH_NORMALIZE", default_value = "l2", value_parser = normalize)]
+    pub normalize: Normalize,
+    /// The first numbers alone, for models that were trained for that
+    #[arg(long, env = "FIRTH_DIMENSIONS", value_name = "N")]
+    pub dimensions: Option<usize>,
+    /// JSON lines, or raw f32, little-endian
+    #[arg(long, value_enum, default_value = "json")]
+    pub output: EmbedOutput,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub common: Common,
+}
+
+fn pooling(name: &str) -> Result<Pooling, String> {
+    Pooling::by_name(name).ok_or_else(|| "expected none, mean, cls, last or rank".into())
+}
+
+fn normalize(name: &str) -> Result<Normalize, String> {
+    Normalize::by_name(name).ok_or_else(|| "expected none, l1, l2, max or a number".into())
 }
 
 /// `firth check`.

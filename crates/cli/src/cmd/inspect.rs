@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use firth::Gguf;
+use firth::{Gguf, Pooling};
 use firth_gguf::{Array, Value};
 use firth_text::{ChatTemplate, Vocab};
 use serde_json::{Map, json};
@@ -20,6 +20,8 @@ struct Verdict {
     text: Result<(String, Vec<String>), String>,
     /// Whether there is a chat template, or why it cannot be read.
     template: Result<bool, String>,
+    /// What `embed` makes, or why it makes nothing.
+    embeddings: Result<String, String>,
 }
 
 impl Verdict {
@@ -36,7 +38,8 @@ impl Verdict {
             false => Err("the file has no vocabulary, only ids can be given".into()),
         });
         let template = ChatTemplate::from_metadata(m, "", "").map(|t| t.is_some()).map_err(|e| e.to_string());
-        Verdict { model, text, template }
+        let embeddings = model.clone().and_then(|info| embeddings(file, &info));
+        Verdict { model, text, template, embeddings }
     }
 
     fn print(&self) {
@@ -51,6 +54,13 @@ impl Verdict {
             }
             Err(e) => println!("  text: not possible: {e}"),
         }
+        match &self.embeddings {
+            Ok(kind) => println!("  embeddings: {kind}"),
+            Err(e) => println!("  embeddings: not possible: {e}"),
+        }
+        if self.model.as_ref().is_ok_and(|info| !info.logits) {
+            return println!("  chat: not possible: it has no logits, only embeddings");
+        }
         match &self.template {
             Ok(true) => println!("  chat: by the file's template"),
             Ok(false) => {
@@ -58,6 +68,19 @@ impl Verdict {
             }
             Err(e) => println!("  chat: not possible: {e}; give another with --chat-template FILE"),
         }
+    }
+}
+
+/// What the file says of its embeddings.
+fn embeddings(file: &Gguf, info: &firth_models::ModelInfo) -> Result<String, String> {
+    let pooled = firth_models::Pooled::read(file, info).map_err(|e| e.to_string())?;
+    let n = pooled.width(pooled.pooling);
+    match (pooled.pooling, n) {
+        (Pooling::Rank, 0) => {
+            Err("its pooling is rank, but it has no classifier; give another with --pooling".into())
+        }
+        (Pooling::Rank, n) => Ok(format!("scores of a classifier, {n} for a pair of texts")),
+        (pooling, n) => Ok(format!("{n} numbers, pooling {}", pooling.name())),
     }
 }
 
@@ -104,6 +127,7 @@ fn to_json(file: &Gguf, verdict: &Verdict) -> serde_json::Value {
         "text_reason": verdict.text.as_ref().err(),
         "warnings": verdict.text.as_ref().ok().map(|t| &t.1),
         "template": verdict.template.as_ref().is_ok_and(|t| *t),
+        "embeddings": verdict.embeddings.as_ref().ok(),
         "template_reason": verdict.template.as_ref().err(),
     })
 }

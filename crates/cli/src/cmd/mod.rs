@@ -4,6 +4,7 @@ mod bench;
 mod chat;
 mod check;
 mod devices;
+mod embed;
 mod imatrix;
 mod inspect;
 mod list;
@@ -36,6 +37,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Serve(a) => serve::serve(a),
         Command::Replay(a) => replay::replay(a),
         Command::Bench(a) => bench::bench(a),
+        Command::Embed(a) => embed::embed(a),
         Command::Logits(a) => logits::logits(a),
         Command::Check(a) => check::check(a),
         Command::Perplexity(a) => perplexity::perplexity(a),
@@ -78,11 +80,15 @@ fn load(file: Arc<Gguf>, c: &Common, options: &EngineOptions) -> Result<Model> {
 
 /// Loads a model that answers `parallel` requests at once, with its draft model and its template if others are named.
 fn load_to_talk(file: Arc<Gguf>, a: &Talk, parallel: usize) -> Result<Model> {
+    load_to_serve(file, a, EngineOptions { parallel, ..engine_options(&a.common) })
+}
+
+/// As [`load_to_talk`], with settings of the engine's but for its drafts.
+fn load_to_serve(file: Arc<Gguf>, a: &Talk, options: EngineOptions) -> Result<Model> {
     let read =
         |path: &PathBuf| std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
     let template = a.chat_template.as_ref().map(read).transpose()?;
-    let options =
-        EngineOptions { spec: spec_options(&a.speculation)?, parallel, ..engine_options(&a.common) };
+    let options = EngineOptions { spec: spec_options(&a.speculation)?, ..options };
     let mut model = load(file, &a.common, &options)?;
     if let Some(draft) = &a.speculation.draft {
         let file = open(Some(draft), &[])?;
