@@ -9,6 +9,7 @@ pub mod cases;
 pub mod changed;
 pub mod cut_law;
 pub mod data;
+pub mod embedding;
 pub mod fixture;
 pub mod gpu;
 pub mod harness;

@@ -3,6 +3,7 @@
 
 mod adapter;
 mod cut_law;
+mod embedding_goldens;
 mod fixtures;
 mod quantised;
 mod speculation;
@@ -28,6 +29,8 @@ enum Command {
     CutLaw(cut_law::Args),
     /// Every architecture fixture against its reference logits
     Fixtures(fixtures::Args),
+    /// Goldens of embedding models, written by Hugging Face transformers, and how near firth is to them
+    EmbeddingGoldens(embedding_goldens::Args),
     /// What a model loses in each type of file
     Quantised(quantised::Args),
     /// What speculation is worth on a model: an oracle, a drafter that is always wrong, the model's own head
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Command::Adapter(a) => adapter::run(&a),
         Command::CutLaw(a) => cut_law::run(&a),
         Command::Fixtures(a) => fixtures::run(&a),
+        Command::EmbeddingGoldens(a) => embedding_goldens::run(&a),
         Command::Quantised(a) => quantised::run(&a),
         Command::Speculation(a) => speculation::main(&a),
     };
