@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 use std::time::Instant;
 
-use firth_gguf::Gguf;
+use firth_gguf::{Array, Gguf, Metadata, Strings, Value};
 use firth_text::{Encode, EncodeScratch, Vocab, VocabKind};
 
 fn load(name: &str) -> Option<Vocab> {
@@ -140,6 +140,44 @@ fn hostile_texts_take_time_that_grows_with_their_length() {
             let ratio = |_| encode_cost(&vocab, unit, megabyte) / encode_cost(&vocab, unit, megabyte / 16);
             let found = (0..4).map(ratio).find(|r| *r < 80.0);
             assert!(found.is_some(), "{name} {unit:?} grows faster than its length");
+        }
+    }
+}
+
+/// A small vocabulary of a kind for which there is no file, with a token that hostile texts nearly are.
+fn made(model: &str) -> Vocab {
+    let mut m = Metadata::new();
+    let mut tokens: Vec<String> = ["<pad>", "</s>", "<unk>", "<s>"].map(String::from).into();
+    tokens.extend((0..=255).map(|byte| match model {
+        "rwkv" => format!("\\x{byte:02x}"),
+        _ => format!("<0x{byte:02X}>"),
+    }));
+    let words = ["a", "aa", "1", "11", "ab", "\u{2581}", "\u{2581}a", "A", "Aa", "é", "漢字"];
+    tokens.extend(words.map(String::from));
+    tokens.push(format!("{}b", "a".repeat(1 << 16)));
+    tokens.push(format!("\u{2581}{}b", "a".repeat(1 << 16)));
+    let types = tokens.iter().map(|t| if t.starts_with("<0x") { 6 } else { 1 }).collect();
+    let scores = (0..tokens.len()).map(|i| -(i as f32)).collect();
+    m.insert("tokenizer.ggml.model", Value::Str(model.into()));
+    m.insert("tokenizer.ggml.token_type", Value::Array(Array::I32(types)));
+    m.insert("tokenizer.ggml.scores", Value::Array(Array::F32(scores)));
+    let mut list = Strings::new();
+    tokens.iter().for_each(|t| list.push(t));
+    m.insert("tokenizer.ggml.tokens", Value::Array(Array::Str(list)));
+    m.insert("tokenizer.ggml.bos_token_id", Value::U32(3));
+    m.insert("tokenizer.ggml.seperator_token_id", Value::U32(1));
+    Vocab::from_metadata(&m).unwrap()
+}
+
+#[test]
+fn kinds_without_a_file_take_time_that_grows_with_the_length() {
+    let units = [" ", "a", "1", "\n", "\u{301}", "A", "ab", "é", "漢", "\u{2581}"];
+    for model in ["t5", "rwkv", "plamo2", "bert"] {
+        let vocab = made(model);
+        for unit in units {
+            let ratio = |_| encode_cost(&vocab, unit, 1 << 16) / encode_cost(&vocab, unit, 1 << 12);
+            let found = (0..4).map(ratio).find(|r| *r < 80.0);
+            assert!(found.is_some(), "{model} {unit:?} grows faster than its length");
         }
     }
 }

@@ -9,6 +9,7 @@ mod dna;
 mod encode;
 mod ids;
 mod load;
+mod longest;
 mod plamo2;
 mod rwkv;
 mod spm;

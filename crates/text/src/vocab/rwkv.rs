@@ -1,13 +1,12 @@
 //! RWKV's world tokeniser: the longest token at each position.
 
-use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind, StartKind};
-
 use super::VocabError;
+use super::longest::Longest;
 
 /// What an RWKV vocabulary has besides its tokens: their bytes, whose spelling in the file has escapes.
 #[derive(Debug)]
 pub(super) struct Rwkv {
-    search: AhoCorasick,
+    longest: Longest,
 }
 
 /// The bytes of a text with the escapes `\t` `\n` `\r` and `\xHH` (lower-case digits); `\` before another byte
@@ -42,22 +41,18 @@ pub(super) fn unescape(text: &[u8]) -> Vec<u8> {
 impl Rwkv {
     /// From the bytes of every token, by id. An empty token is never found.
     pub(super) fn new(tokens: impl Iterator<Item = Vec<u8>>) -> Result<Rwkv, VocabError> {
-        let search = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            .start_kind(StartKind::Anchored)
-            .build(tokens)?;
-        Ok(Rwkv { search })
+        Ok(Rwkv { longest: Longest::new(tokens)? })
     }
 
     /// Appends the ids of a fragment. A byte that starts no token is `unk`, and vanishes where there is no such token.
     pub(super) fn encode(&self, text: &str, unk: Option<u32>, out: &mut Vec<u32>) {
+        let longest = self.longest.at_each_byte(text.as_bytes());
         let mut at = 0;
         while at < text.len() {
-            let input = Input::new(text.as_bytes()).range(at..).anchored(Anchored::Yes);
-            match self.search.find(input).filter(|found| !found.is_empty()) {
-                Some(found) => {
-                    out.push(found.pattern().as_u32());
-                    at = found.end();
+            match longest[at] {
+                Some((id, len)) => {
+                    out.push(id);
+                    at += len;
                 }
                 None => {
                     out.extend(unk);

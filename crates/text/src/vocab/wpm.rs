@@ -1,11 +1,11 @@
 //! WordPiece: words of a normalised text, each cut into the longest tokens from its start.
 
-use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind, StartKind};
 use firth_gguf::Metadata;
 use unicode_normalization::char::decompose_canonical;
 use unicode_properties::{GeneralCategory, GeneralCategoryGroup, UnicodeGeneralCategory};
 
 use super::VocabError;
+use super::longest::Longest;
 use crate::pre::is_space;
 use crate::tokens::Tokens;
 
@@ -16,7 +16,7 @@ const BLOCK: char = '\u{2581}';
 #[derive(Debug)]
 pub(super) struct Wpm {
     /// Finds the longest token at a position, in time linear in its length. Pattern numbers are ids.
-    search: AhoCorasick,
+    longest: Longest,
     lower_case: bool,
     strip_accents: bool,
 }
@@ -26,11 +26,8 @@ impl Wpm {
     pub(super) fn new(m: &Metadata, tokens: &Tokens) -> Result<Wpm, VocabError> {
         let lower_case = m.bool("tokenizer.ggml.normalizer.lowercase")?.unwrap_or(true);
         let strip_accents = m.bool("tokenizer.ggml.normalizer.strip_accents")?.unwrap_or(lower_case);
-        let search = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            .start_kind(StartKind::Anchored)
-            .build(tokens.ids().map(|id| tokens.text(id)))?;
-        Ok(Wpm { search, lower_case, strip_accents })
+        let longest = Longest::new(tokens.ids().map(|id| tokens.text(id)))?;
+        Ok(Wpm { longest, lower_case, strip_accents })
     }
 
     /// Appends the ids of a fragment. A word that tokens cannot spell is `unk` as a whole, and vanishes where
@@ -68,17 +65,17 @@ impl Wpm {
             return;
         }
         word.insert(0, BLOCK);
+        let longest = self.longest.at_each_byte(word.as_bytes());
         let start = out.len();
         let mut at = 0;
         while at < word.len() {
-            let input = Input::new(word.as_str()).range(at..).anchored(Anchored::Yes);
-            let Some(found) = self.search.find(input).filter(|found| !found.is_empty()) else {
+            let Some((id, len)) = longest[at] else {
                 out.truncate(start);
                 out.extend(unk);
                 break;
             };
-            out.push(found.pattern().as_u32());
-            at = found.end();
+            out.push(id);
+            at += len;
         }
         word.clear();
     }
@@ -127,12 +124,8 @@ mod tests {
         {
             tokens.push(text.as_bytes(), TokenType::Normal, 0.0).unwrap();
         }
-        let search = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            .start_kind(StartKind::Anchored)
-            .build(tokens.ids().map(|id| tokens.text(id)))
-            .unwrap();
-        let wpm = Wpm { search, lower_case: true, strip_accents: true };
+        let longest = Longest::new(tokens.ids().map(|id| tokens.text(id))).unwrap();
+        let wpm = Wpm { longest, lower_case: true, strip_accents: true };
         let mut found = Vec::new();
         wpm.encode(text, Some(0), &mut String::new(), &mut found);
         let found = found.iter().map(|&id| std::str::from_utf8(tokens.text(id)).unwrap()).collect::<Vec<_>>();
