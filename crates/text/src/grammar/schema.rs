@@ -54,7 +54,7 @@ const NOTES: [&str; 9] =
 /// # Errors
 /// A keyword that cannot be enforced, with its path; a schema that is too large or too deep.
 pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
-    let mut walk = Walk { n_schemas: 0, path: Vec::new() };
+    let mut walk = Walk { n_schemas: 0, path: Vec::new(), bounds: Bounds::default() };
     let schema = walk.schema(schema)?;
     // The library takes options from an object.
     Ok(if schema == Value::Bool(true) { json!({}) } else { schema })
@@ -73,6 +73,8 @@ pub(super) fn with_options(schema: &Value) -> Value {
 struct Walk {
     n_schemas: usize,
     path: Vec<String>,
+    /// What the schemas around say of the value at hand.
+    bounds: Bounds,
 }
 
 /// A JSON pointer.
@@ -112,7 +114,11 @@ impl Walk {
             _ => return self.refuse("schema", "found neither an object nor true or false"),
         };
         let mut out = Map::new();
+        let around = self.bounds;
         for (key, value) in map {
+            // These are about the same value, which is within all that is said beside them.
+            let same = ["allOf", "anyOf", "oneOf", "if", "then", "else"].contains(&key.as_str());
+            self.bounds = if same { around.and(Bounds::of(map)) } else { Bounds::default() };
             if self.idle(key, value, map) {
                 continue;
             }
@@ -121,7 +127,8 @@ impl Walk {
             }
             out.insert(key.clone(), self.keyword(key, value)?);
         }
-        limit(&mut out);
+        self.bounds = around;
+        limit(&mut out, self.bounds.and(Bounds::of(map)));
         Ok(Value::Object(out))
     }
 
@@ -188,10 +195,38 @@ impl Walk {
     }
 }
 
+/// What schemas say of one number's size.
+#[derive(Clone, Copy, Default)]
+struct Bounds {
+    lowest: Option<f64>,
+    highest: Option<f64>,
+}
+
+impl Bounds {
+    /// Of a schema, and of all those that hold with it.
+    fn of(schema: &Map<String, Value>) -> Bounds {
+        let own = |keys: [&str; 2]| keys.map(|key| schema.get(key).and_then(Value::as_f64));
+        let own = Bounds {
+            lowest: own(["minimum", "exclusiveMinimum"]).into_iter().flatten().reduce(f64::max),
+            highest: own(["maximum", "exclusiveMaximum"]).into_iter().flatten().reduce(f64::min),
+        };
+        let with = schema.get("allOf").and_then(Value::as_array).into_iter().flatten();
+        with.filter_map(Value::as_object).fold(own, |all, part| all.and(Bounds::of(part)))
+    }
+
+    /// Within both.
+    fn and(self, other: Bounds) -> Bounds {
+        Bounds {
+            lowest: self.lowest.into_iter().chain(other.lowest).reduce(f64::max),
+            highest: self.highest.into_iter().chain(other.highest).reduce(f64::min),
+        }
+    }
+}
+
 /// Adds bounds without which a text could go on for ever, or be one that no reader takes though the schema's words allow
 /// it: those of numbers, names and addresses of the mail system, days that every year has, minutes of sixty seconds.
-fn limit(schema: &mut Map<String, Value>) {
-    limit_number(schema);
+fn limit(schema: &mut Map<String, Value>, bounds: Bounds) {
+    limit_number(schema, bounds);
     const DAY: &str = "^[1-9][0-9]{3}-(0[13-9]|1[0-2]|02-([01][0-9]|2[0-8]))";
     let (most, pattern) = match schema.get("format").and_then(Value::as_str) {
         Some("hostname") => (Some(253), None),
@@ -210,9 +245,9 @@ fn limit(schema: &mut Map<String, Value>) {
 }
 
 /// Bounds a number on the sides on which the schema does not: whole numbers that every reader keeps exactly (RFC 8259,
-/// section 6), other numbers up to 10^15 and without an exponent. Listed values need no bound, and a schema whose own
-/// bound leaves nothing within these stays open on the other side.
-fn limit_number(schema: &mut Map<String, Value>) {
+/// section 6), other numbers up to 10^15 and without an exponent. Listed values need no bound, and where a bound of the
+/// schema's own, or one that is said of the same value beside it, leaves nothing within these, the other side stays open.
+fn limit_number(schema: &mut Map<String, Value>, Bounds { lowest, highest }: Bounds) {
     const EXACT: f64 = ((1u64 << 53) - 1) as f64;
     let bound = match schema.get("type").and_then(Value::as_str) {
         Some("integer") => EXACT,
@@ -222,9 +257,6 @@ fn limit_number(schema: &mut Map<String, Value>) {
     if schema.contains_key("const") || schema.contains_key("enum") {
         return;
     }
-    let own = |keys: [&str; 2]| keys.map(|key| schema.get(key).and_then(Value::as_f64));
-    let lowest = own(["minimum", "exclusiveMinimum"]).into_iter().flatten().reduce(f64::max);
-    let highest = own(["maximum", "exclusiveMaximum"]).into_iter().flatten().reduce(f64::min);
     if lowest.is_none() && highest.is_none_or(|n| n > -bound) {
         schema.insert("minimum".into(), json!(-bound));
     }
@@ -329,5 +361,27 @@ mod tests {
         check(json!({"type": "number", "enum": [1e16, 1]}), json!({}));
         check(json!({"type": "integer", "const": 9_007_199_254_740_994u64}), json!({}));
         check(json!({"type": "string"}), json!({}));
+    }
+
+    #[test]
+    fn bounds_beside_a_type_count_as_its_own() {
+        let part = |schema: Value, at: &str| prepare(&schema).unwrap().pointer(at).unwrap().clone();
+        let number = json!({"type": "number"});
+        for beside in [
+            json!({"allOf": [number, {"minimum": 1e16}]}),
+            json!({"minimum": 1e16, "allOf": [number]}),
+            json!({"allOf": [{"anyOf": [number]}, {"allOf": [{"exclusiveMinimum": 1e16}]}]}),
+        ] {
+            let at = if beside["allOf"][0].get("anyOf").is_some() { "/allOf/0/anyOf/0" } else { "/allOf/0" };
+            assert_eq!(part(beside.clone(), at), number, "{beside}");
+        }
+        let open = json!({"type": "number", "minimum": -1e15, "maximum": 1e15});
+        // Alternatives and parts say nothing of one another.
+        assert_eq!(part(json!({"anyOf": [number, {"minimum": 1e16}]}), "/anyOf/0"), open);
+        assert_eq!(part(json!({"minimum": 1e16, "items": number}), "/items"), open);
+        assert_eq!(
+            part(json!({"allOf": [number, {"minimum": 3}]}), "/allOf/0"),
+            json!({"type": "number", "maximum": 1e15})
+        );
     }
 }
