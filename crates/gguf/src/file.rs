@@ -3,18 +3,23 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
+use crate::assemble::{Assembled, TensorData};
 use crate::error::{GgufError, Problem};
 use crate::header::{Header, Limits, TensorInfo, parse_header};
-use crate::map::Source;
+use crate::map::{MappedFile, Source};
 use crate::metadata::Metadata;
+use crate::write::{WriteError, Writer};
 
 /// An opened model: the metadata of the first shard and the tensors of all. Every tensor's data lies within its
 /// file, so that reading it cannot fail.
 pub struct Gguf {
-    shards: Vec<Source>,
+    /// The bytes of each shard; those made of other bytes follow.
+    shards: Vec<Arc<Source>>,
     /// The path of each shard, or the name of a model in memory.
     paths: Vec<PathBuf>,
+    n_shards: usize,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
@@ -97,6 +102,7 @@ impl Gguf {
         Gguf {
             shards: Vec::new(),
             paths: Vec::new(),
+            n_shards: 0,
             metadata: Metadata::new(),
             tensors: Vec::new(),
             index: HashMap::new(),
@@ -119,9 +125,49 @@ impl Gguf {
         if shard == 0 {
             self.metadata = header.metadata;
         }
-        self.shards.push(source);
+        self.shards.push(Arc::new(source));
         self.paths.push(path.to_owned());
+        self.n_shards += 1;
         Ok(())
+    }
+
+    /// A model put together from files of another format: keys, and tensors whose data lies in one of `files` or is
+    /// made when first asked for. It is one shard, and its hashes are those of the file that [`Writer`] makes of it.
+    ///
+    /// # Errors
+    /// A name or a shape that a file cannot have, and data beyond the end of its file.
+    ///
+    /// # Panics
+    /// Without a file, and where a tensor names one that is not there.
+    pub fn assemble(
+        metadata: Metadata,
+        files: Vec<MappedFile>,
+        tensors: Vec<Assembled>,
+    ) -> Result<Gguf, WriteError> {
+        assert!(!files.is_empty(), "a model has a file");
+        let mut writer = Writer::new();
+        for (key, value) in metadata.iter() {
+            writer.metadata_mut().insert(key, value.clone());
+        }
+        let mut gguf = Gguf { metadata, n_shards: 1, ..Gguf::empty() };
+        (gguf.shards, gguf.paths) = files.into_iter().map(|f| (f.source, f.path)).unzip();
+        for tensor in tensors {
+            let mut info = writer.add_tensor_later(&tensor.name, &tensor.shape, tensor.dtype)?;
+            (info.shard, info.offset) = match tensor.data {
+                TensorData::InFile { file, offset } => {
+                    check_range(&info, offset, gguf.shards[file].bytes().len())?;
+                    (file, offset)
+                }
+                TensorData::Made(make) => {
+                    gguf.shards.push(Arc::new(Source::Made(OnceLock::new(), make)));
+                    (gguf.shards.len() - 1, 0)
+                }
+            };
+            gguf.index.insert(tensor.name, gguf.tensors.len());
+            gguf.tensors.push(info);
+        }
+        gguf.header_hash = hash(HASH_SEED, &writer.header());
+        Ok(gguf)
     }
 
     /// The first shard's metadata.
@@ -148,7 +194,10 @@ impl Gguf {
     /// model in memory may start anywhere.
     pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
         let (offset, len) = range(tensor);
-        &self.shards[tensor.shard].bytes()[offset..offset + len]
+        let bytes = self.shards[tensor.shard].bytes();
+        let made = bytes.len() - offset;
+        assert!(made >= len, "`{}` was made with {made} bytes, of {len}", tensor.name);
+        &bytes[offset..offset + len]
     }
 
     /// Asks the system to read a tensor's data soon.
@@ -181,17 +230,18 @@ impl Gguf {
         };
         let offset = tensor.offset + (block * tensor.dtype.block_bytes()) as u64;
         let problem = Problem::NotFinite { tensor: tensor.name.clone(), block: block as u64, offset };
-        Err(format_error(&self.paths[tensor.shard], problem))
+        let path = self.paths.get(tensor.shard).unwrap_or(&self.paths[0]);
+        Err(format_error(path, problem))
     }
 
     /// Bytes of all files.
     pub fn file_bytes(&self) -> u64 {
-        self.shards.iter().map(|s| s.bytes().len() as u64).sum()
+        self.shards[..self.paths.len()].iter().map(|s| s.bytes().len() as u64).sum()
     }
 
     /// The path of the file, or of the first shard; none for a model in memory.
     pub fn path(&self) -> Option<&Path> {
-        matches!(self.shards[0], Source::Mapped(_)).then_some(&self.paths[0])
+        matches!(*self.shards[0], Source::Mapped(_)).then_some(&self.paths[0])
     }
 
     /// The paths of all files; what a model in memory is called.
@@ -199,9 +249,9 @@ impl Gguf {
         &self.paths
     }
 
-    /// Number of files.
+    /// Number of files of a split model; 1 for one that was put together.
     pub fn n_shards(&self) -> usize {
-        self.shards.len()
+        self.n_shards
     }
 
     /// A hash of what the files say before their data: metadata as stored, and the directories of tensors. The same
@@ -231,6 +281,16 @@ impl std::fmt::Debug for Gguf {
 /// Offset and length, which fit since the data lies inside a mapped file.
 fn range(tensor: &TensorInfo) -> (usize, usize) {
     (tensor.offset as usize, tensor.len as usize)
+}
+
+/// Whether a tensor lies inside the file that is to have it.
+fn check_range(tensor: &TensorInfo, offset: u64, file_len: usize) -> Result<(), WriteError> {
+    let end = offset.checked_add(tensor.len).filter(|end| *end <= file_len as u64);
+    end.map(|_| ()).ok_or_else(|| WriteError::Len {
+        tensor: tensor.name.clone(),
+        found: (file_len as u64).saturating_sub(offset),
+        expected: tensor.len,
+    })
 }
 
 fn format_error(path: &Path, problem: Problem) -> GgufError {

@@ -9,6 +9,7 @@
 //! Source: the format's specification in the documents of GGML (`docs/gguf.md`), and its reader in llama.cpp.
 #![deny(unsafe_code)]
 
+mod assemble;
 mod error;
 mod file;
 mod header;
@@ -18,9 +19,11 @@ mod read;
 mod value;
 mod write;
 
+pub use assemble::{Assembled, TensorData};
 pub use error::{GgufError, Problem};
 pub use file::Gguf;
 pub use header::{Header, Limits, TensorInfo, parse_header};
+pub use map::MappedFile;
 pub use metadata::{KeyError, Metadata};
 pub use value::{Array, Strings, Value};
 pub use write::{WriteError, Writer};

@@ -3,16 +3,46 @@
 
 use std::fs::{self, File};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use memmap2::Mmap;
 
 use crate::error::GgufError;
 
-/// The bytes of one file.
+/// The bytes of one file, or of one tensor that no file has as it is.
 pub(crate) enum Source {
     Mapped(Mmap),
     Memory(Vec<u8>),
+    /// Made when first asked for.
+    Made(OnceLock<Vec<u8>>, Box<dyn Fn() -> Vec<u8> + Send + Sync>),
+}
+
+/// A mapped file of any format, for a model that is put together from it. A clone is the same map.
+#[derive(Clone)]
+pub struct MappedFile {
+    pub(crate) source: Arc<Source>,
+    pub(crate) path: PathBuf,
+}
+
+impl MappedFile {
+    /// Maps a regular file to read.
+    ///
+    /// # Errors
+    /// A file that is missing, no file, or cannot be read.
+    pub fn open(path: &Path) -> Result<MappedFile, GgufError> {
+        Ok(MappedFile { source: Arc::new(Source::open(path)?), path: path.to_owned() })
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.source.bytes()
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 impl Source {
@@ -35,6 +65,7 @@ impl Source {
         match self {
             Source::Mapped(map) => map,
             Source::Memory(bytes) => bytes,
+            Source::Made(bytes, make) => bytes.get_or_init(make),
         }
     }
 

@@ -90,7 +90,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Adds a tensor whose data [`Writer::write_with`] asks for when its turn comes, so that a large model need not
-    /// be in memory.
+    /// be in memory. Returns where it will lie.
     ///
     /// # Errors
     /// A name or a shape that a reader would refuse.
@@ -99,10 +99,10 @@ impl<'a> Writer<'a> {
         name: impl Into<String>,
         shape: &[u64],
         dtype: Dtype,
-    ) -> Result<(), WriteError> {
+    ) -> Result<TensorInfo, WriteError> {
         let info = self.place(name.into(), shape, dtype)?;
-        self.push(info, None);
-        Ok(())
+        self.push(info.clone(), None);
+        Ok(info)
     }
 
     fn place(&self, name: String, shape: &[u64], dtype: Dtype) -> Result<TensorInfo, WriteError> {
@@ -193,7 +193,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn header(&self) -> Vec<u8> {
+    /// What precedes the data.
+    pub(crate) fn header(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend(b"GGUF");
         out.extend(3u32.to_le_bytes());
