@@ -73,6 +73,8 @@ pub const ARCHS: &[Arch] = &[
     gemma::SECOND,
     gemma3::ARCH,
     gemma3::EMBEDDING,
+    gemma3n::ARCH,
+    gemma4::ARCH,
     glm4::CHATGLM,
     glm4::GLM4,
     glm5_next::ARCH,

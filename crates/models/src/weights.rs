@@ -126,6 +126,15 @@ impl<'a> Weights<'a> {
         Some(out)
     }
 
+    /// The first row of a matrix, when the file has it.
+    pub fn first_row(&self, name: &str) -> Option<Vec<f32>> {
+        let info = self.file.tensor(name)?;
+        let n = *info.shape.first()? as usize;
+        let mut out = vec![0.0; n];
+        firth_quant::decode(info.dtype, &self.file.data(info)[..info.dtype.row_bytes(n)?], &mut out);
+        Some(out)
+    }
+
     /// The length of axis `i` of a tensor.
     pub fn axis(&self, name: &str, i: usize) -> Option<usize> {
         let info = self.file.tensor(name)?;

@@ -22,6 +22,8 @@ pub mod exaone4;
 pub mod falcon_h1;
 pub mod gemma;
 pub mod gemma3;
+pub mod gemma3n;
+pub mod gemma4;
 pub mod glm4;
 pub mod glm5_next;
 pub mod gpt_oss;

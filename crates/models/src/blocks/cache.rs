@@ -100,11 +100,7 @@ impl KvCache {
         let after = self.write(g, step, kv);
         let tables = [step.seqs, step.pages_of(self.group)];
         match seen {
-            Seen::All { sinks, near } => {
-                let mut inputs = vec![after, q, tables[0], tables[1]];
-                inputs.extend(sinks.into_iter().chain(near));
-                g.push(scores, &inputs)
-            }
+            Seen::All { sinks, near } => self.look(g, step, scores, q, after, sinks.into_iter().chain(near)),
             Seen::Chosen { pools, ratio, tail, sinks } => {
                 let op = op::AttendChosen { scale: scores.scale, ratio, tail };
                 let mut inputs = vec![after, q, pools, tables[0], tables[1]];
@@ -112,6 +108,22 @@ impl KvCache {
                 g.push(op, &inputs)
             }
         }
+    }
+
+    /// Attends with `q: [key_dim, heads, T]` to `[value_dim, heads, T]` over all visible keys of a version that has been
+    /// written, `beside` sinks or numbers for near keys.
+    pub fn look(
+        &self,
+        g: &mut Graph,
+        step: &StepNodes,
+        scores: op::Attend,
+        q: Node,
+        written: Node,
+        beside: impl IntoIterator<Item = Node>,
+    ) -> Node {
+        let mut inputs = vec![written, q, step.seqs, step.pages_of(self.group)];
+        inputs.extend(beside);
+        g.push(scores, &inputs)
     }
 
     /// Writes the step's `rows: [key_dim, 2, T]`, then attends with `q: [key_dim, heads, T]` to `[value_dim, heads, T]`: to the

@@ -1,6 +1,7 @@
 //! Blocks that architectures share. When a block would need a third optional part for one architecture, that
 //! architecture writes its own block in its own file.
 
+mod altup;
 mod attention;
 mod block;
 mod cache;
@@ -14,6 +15,7 @@ mod indexer;
 mod kda;
 mod latent_moe;
 mod layer;
+mod lent_keys;
 mod linear;
 mod mamba;
 mod mla;
@@ -21,6 +23,7 @@ mod mlp;
 mod moe;
 mod next_n;
 mod norm;
+mod per_layer;
 mod rope;
 mod route;
 mod slots;
@@ -28,6 +31,7 @@ mod sparse;
 pub mod streams;
 mod temperature;
 
+pub use altup::{AltUp, AltUpEnds, root_mean_square};
 pub use attention::{Attention, AttentionShape, Near, QkNorm, Qkv};
 pub use block::{Block, Chain, Mixer, Residual, Sum};
 pub use cache::{KvCache, Seen};
@@ -41,6 +45,7 @@ pub use indexer::{IndexShape, Indexer, Turned};
 pub use kda::{Decay, Kda, KdaShape, low_rank};
 pub use latent_moe::LatentMoe;
 pub use layer::{Layer, Place, States};
+pub use lent_keys::{LentKeys, lenders};
 pub use linear::Linear;
 pub use mamba::{InputNorms, Mamba, Mamba2, MambaShape, StateSpace};
 pub use mla::{Mla, MlaShape};
@@ -48,6 +53,7 @@ pub use mlp::Mlp;
 pub use moe::{Experts, Moe, Shared, one_for_all};
 pub use next_n::NextN;
 pub use norm::{Norm, NormKind, NormSpec};
+pub use per_layer::{LayerRow, PerLayer};
 pub use rope::{Factors, Rope, RopeConfig};
 pub use route::{FfnPlan, Route, by, by_keys, softmax};
 pub use slots::{CausalConv, SlotState};
