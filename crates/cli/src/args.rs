@@ -45,6 +45,8 @@ pub enum Command {
     Pull(Pull),
     /// Models on this machine, by the names that commands take
     List(List),
+    /// Writes a checkpoint in safetensors as a GGUF file
+    Convert(Convert),
     /// A model file in another type
     Quantize(Quantize),
     /// What each weight is multiplied with over a text, for quantize --imatrix
@@ -557,6 +559,26 @@ pub struct List {
     /// One JSON array
     #[arg(long)]
     pub json: bool,
+}
+
+/// `firth convert`.
+#[derive(Args)]
+pub struct Convert {
+    /// The folder with config.json, the safetensors files and tokenizer.json
+    #[arg(value_name = "FOLDER")]
+    pub folder: String,
+    /// The new file
+    #[arg(short, long, value_name = "OUT")]
+    pub output: String,
+    /// A mix such as Q4_K_M, Q8_0 or F16; by default the type that most weights have
+    #[arg(long = "type", value_name = "TYPE", env = "FIRTH_TYPE")]
+    pub file_type: Option<String>,
+    /// Sets a metadata key: KEY=TYPE:VALUE with TYPE int, float, bool or str
+    #[arg(long, env = "FIRTH_OVERRIDE_KV")]
+    pub override_kv: Vec<String>,
+    /// Threads; by default the smallest of affinity, cgroup quota and physical cores
+    #[arg(short, long, env = "FIRTH_THREADS")]
+    pub threads: Option<usize>,
 }
 
 /// `firth quantize`.

@@ -6,6 +6,9 @@ pub enum Error {
     /// The file cannot be read.
     #[error(transparent)]
     File(#[from] firth_gguf::GgufError),
+    /// The checkpoint cannot be read as a model.
+    #[error(transparent)]
+    Convert(#[from] firth_convert::ConvertError),
     /// The model cannot be loaded or run.
     #[error(transparent)]
     Engine(#[from] firth_engine::EngineError),

@@ -16,12 +16,14 @@ pub fn bundled() -> Result<Arc<Gguf>, Error> {
     Ok(Arc::new(Gguf::from_bytes(BUNDLED.to_vec(), "bundled qwen35-tiny-mtp")?))
 }
 
-/// Opens a model, by path or by a name that [`Stores::list`] shows, and applies overrides `KEY=TYPE:VALUE`.
+/// Opens a model, by path or by a name that [`Stores::list`] shows, and applies overrides `KEY=TYPE:VALUE`. The path may
+/// be that of a folder with a checkpoint in safetensors.
 ///
 /// # Errors
-/// There is no such model, its file is damaged, or an override has no meaning.
+/// There is no such model, its file is damaged, its checkpoint is of no known family, or an override has no meaning.
 pub fn open(model: &Path, overrides: &[String]) -> Result<Arc<Gguf>, Error> {
-    let mut file = Gguf::open(&locate(model)?)?;
+    let path = locate(model)?;
+    let mut file = if path.is_dir() { firth_convert::open(&path)? } else { Gguf::open(&path)? };
     for o in overrides {
         override_kv(&mut file, o)?;
     }

@@ -47,6 +47,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Inspect(a) => inspect::inspect(a),
         Command::List(a) => list::list(a),
         Command::Pull(a) => pull::pull(a),
+        Command::Convert(a) => quantize::convert(a),
         Command::Quantize(a) => quantize::quantize(a),
         Command::Devices(a) => devices::devices(a),
     }

@@ -1,11 +1,11 @@
-//! `firth quantize`: a model file in another type.
+//! `firth quantize`: a model file in another type; `firth convert`: a checkpoint as a model file.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use firth::{Dtype, FileType, Importance, QuantizeOptions, QuantizePlan, TensorType};
+use firth::{Dtype, FileType, Gguf, Importance, QuantizeOptions, QuantizePlan, TensorType};
 
-use crate::args::Quantize;
+use crate::args::{Convert, Quantize};
 use crate::progress::{self, Progress};
 
 /// Plans, says what is unusual, and writes unless `--dry-run`.
@@ -17,15 +17,41 @@ pub fn quantize(a: Quantize) -> Result<()> {
     if a.dry_run {
         print_plan(&plan);
     } else {
-        // An interrupt is heard, so that what is done is kept.
-        let _listening = progress::listen();
-        let bar = Progress::named("quantising", file.file_bytes());
-        let written = plan.write(Path::new(&a.output), &mut |p| bar.add(p.bytes));
-        bar.end();
-        for path in written? {
-            println!("{}", path.display());
-        }
+        write(&plan, "quantising", &file, &a.output)?;
     }
+    report_sizes(&plan, &file, &options);
+    Ok(())
+}
+
+/// Writes a checkpoint in the type of its weights, or in the one that is asked for.
+pub fn convert(a: Convert) -> Result<()> {
+    let file = super::open(Some(&a.folder), &a.override_kv)?;
+    let file_type = match &a.file_type {
+        Some(name) => file_type(name)?,
+        None => FileType::of_most(&file),
+    };
+    let mut options = QuantizeOptions::new(file_type);
+    options.threads = crate::devices::threads(a.threads)?;
+    let plan = QuantizePlan::new(&file, &options)?;
+    report_fallbacks(&plan);
+    write(&plan, "converting", &file, &a.output)?;
+    report_sizes(&plan, &file, &options);
+    Ok(())
+}
+
+/// Writes the plan's files and prints their paths. An interrupt is heard, so that what is done is kept.
+fn write(plan: &QuantizePlan, what: &'static str, file: &Gguf, output: &str) -> Result<()> {
+    let _listening = progress::listen();
+    let bar = Progress::named(what, file.file_bytes());
+    let written = plan.write(Path::new(output), &mut |p| bar.add(p.bytes));
+    bar.end();
+    for path in written? {
+        println!("{}", path.display());
+    }
+    Ok(())
+}
+
+fn report_sizes(plan: &QuantizePlan, file: &Gguf, options: &QuantizeOptions) {
     let before: u64 = file.tensors().iter().map(|t| t.len).sum();
     let elements: u64 = file.tensors().iter().map(|t| t.n_elements()).sum();
     let bits = |bytes: u64| bytes as f64 * 8.0 / elements.max(1) as f64;
@@ -37,7 +63,6 @@ pub fn quantize(a: Quantize) -> Result<()> {
         bits(before),
         bits(plan.bytes())
     );
-    Ok(())
 }
 
 fn mib(bytes: u64) -> f64 {
@@ -45,11 +70,7 @@ fn mib(bytes: u64) -> f64 {
 }
 
 fn options(a: &Quantize) -> Result<QuantizeOptions> {
-    let file_type = FileType::from_name(&a.file_type).ok_or_else(|| {
-        let names: Vec<&str> = FileType::ALL.iter().map(|t| t.name()).collect();
-        anyhow!("`{}` is no file type; known are {}", a.file_type, names.join(", "))
-    })?;
-    let mut options = QuantizeOptions::new(file_type);
+    let mut options = QuantizeOptions::new(file_type(&a.file_type)?);
     options.tensor_types = a.tensor_type.iter().map(|t| TensorType::parse(t)).collect::<Result<_, _>>()?;
     options.output_type = a.output_tensor_type.as_deref().map(dtype).transpose()?;
     options.embedding_type = a.token_embedding_type.as_deref().map(dtype).transpose()?;
@@ -60,6 +81,13 @@ fn options(a: &Quantize) -> Result<QuantizeOptions> {
     options.importance = importance(a)?;
     options.threads = crate::devices::threads(a.threads)?;
     Ok(options)
+}
+
+fn file_type(name: &str) -> Result<FileType> {
+    FileType::from_name(name).ok_or_else(|| {
+        let names: Vec<&str> = FileType::ALL.iter().map(|t| t.name()).collect();
+        anyhow!("`{name}` is no file type; known are {}", names.join(", "))
+    })
 }
 
 fn dtype(name: &str) -> Result<Dtype> {

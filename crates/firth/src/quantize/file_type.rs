@@ -1,5 +1,6 @@
 //! The file types: names for a choice of tensor types.
 
+use firth_gguf::{Gguf, TensorInfo};
 use firth_quant::Dtype;
 
 macro_rules! file_types {
@@ -72,6 +73,18 @@ file_types! {
 }
 
 impl FileType {
+    /// The unquantised type that most of a model's weights have, F32 where none has one.
+    pub fn of_most(file: &Gguf) -> FileType {
+        let elements = |t: FileType| {
+            let tensors = file.tensors().iter().filter(|tensor| tensor.dtype == t.base());
+            tensors.map(TensorInfo::n_elements).sum::<u64>()
+        };
+        [FileType::BF16, FileType::F16, FileType::F32]
+            .into_iter()
+            .max_by_key(|t| elements(*t))
+            .unwrap_or(FileType::F32)
+    }
+
     /// The file type of a name, case-blind, or of a number; `Q3_K`, `Q4_K` and `Q5_K` are their M mixes.
     pub fn from_name(name: &str) -> Option<FileType> {
         let alias = match name.to_ascii_uppercase().as_str() {
