@@ -7,6 +7,7 @@ pub mod answers;
 pub mod by_reference;
 pub mod cases;
 pub mod changed;
+pub mod checkpoint;
 pub mod cut_law;
 pub mod data;
 pub mod embedding;

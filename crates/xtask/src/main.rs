@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+mod convert_check;
 mod cut_law;
 mod embedding_goldens;
 mod fixtures;
@@ -24,6 +25,8 @@ struct Cli {
 enum Command {
     /// A model on a GPU: the cut law on the adapter, and what a step costs the host
     Adapter(adapter::Args),
+    /// Checkpoints of transformers, converted, against transformers' logits
+    ConvertCheck(convert_check::Args),
     /// Every cell of the cut law's matrix against one base: models, cuts, mates, threads, kinds of keys and values,
     /// instruction sets; then random mixtures
     CutLaw(cut_law::Args),
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
     sigpipe::reset();
     let result = match Cli::parse().command {
         Command::Adapter(a) => adapter::run(&a),
+        Command::ConvertCheck(a) => convert_check::run(&a),
         Command::CutLaw(a) => cut_law::run(&a),
         Command::Fixtures(a) => fixtures::run(&a),
         Command::EmbeddingGoldens(a) => embedding_goldens::run(&a),
