@@ -40,7 +40,7 @@ pub fn embed(a: Embed) -> Result<()> {
         }
         let mut line = Line { index: i, tokens: e.n_tokens, ..Line::default() };
         match () {
-            () if scores => (line.score, line.scores) = (Some(relevance(&e)), Some(&e.numbers)),
+            () if scores => (line.score, line.scores) = (Some(relevance(&e)), Some(&e.numbers[..])),
             () if kind.pooling == Pooling::None => line.embeddings = Some(e.rows().collect()),
             () => line.embedding = Some(&e.numbers),
         }
