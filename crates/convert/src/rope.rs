@@ -29,7 +29,7 @@ pub(crate) fn read(k: &mut Keys, c: Fields) -> Result<(), ConvertError> {
         return proportional(k, p, part);
     }
     let n_rot = (k.head_dim as f32 * part) as u32;
-    if !(0.0..=1.0).contains(&part) || n_rot == 0 || n_rot % 2 != 0 {
+    if !(0.0..=1.0).contains(&part) || n_rot == 0 || !n_rot.is_multiple_of(2) {
         let expected = format!("a part of head_dim {} that is even", k.head_dim);
         return Err(full.unwrap_or(c).wrong("partial_rotary_factor", expected));
     }

@@ -53,7 +53,7 @@ fn windowed(w: &Weights, c: &Config) -> Result<Config, ModelError> {
     near.key_dim = config::width_or(w, "attention.key_length_swa", c.key_dim)?;
     near.value_dim = config::width_or(w, "attention.value_length_swa", near.key_dim)?;
     near.rope.n_rot = config::width_or(w, "rope.dimension_count_swa", near.key_dim)?;
-    if near.rope.n_rot > near.key_dim || near.rope.n_rot % 2 != 0 {
+    if near.rope.n_rot > near.key_dim || !near.rope.n_rot.is_multiple_of(2) {
         let expected = format!("even and at most key_length_swa, which is {}", near.key_dim);
         return Err(ModelError::value(w.key("rope.dimension_count_swa"), near.rope.n_rot, expected));
     }
