@@ -17,7 +17,10 @@ use firth::{Params, Service};
 use crate::body::MAX_BODY;
 use crate::error::{ApiError, Shown, respond};
 use crate::metrics::Metrics;
-use crate::{anthropic, completions, info, native, ollama, openai_chat, openapi, responses, slots, tokens};
+use crate::{
+    anthropic, completions, embeddings, info, native, ollama, openai_chat, openapi, rerank, responses, slots,
+    tokens,
+};
 
 /// How to serve.
 #[derive(Clone, Debug)]
@@ -151,12 +154,12 @@ pub fn router(app: Arc<App>) -> Router {
     let r = r.route("/api/chat", post(ollama::chat)).route("/api/generate", post(ollama::generate));
     let r = r.route("/api/tags", get(ollama::tags)).route("/api/ps", get(ollama::ps));
     let r = r.route("/api/show", post(ollama::show)).route("/api/version", get(ollama::version));
-    let r =
-        r.route("/api/embed", post(info::no_embeddings)).route("/api/embeddings", post(info::no_embeddings));
-    let r = both(r, "/embeddings", post(info::no_embeddings));
-    let r = both(r, "/rerank", post(info::no_rerank));
-    let r = both(r, "/reranking", post(info::no_rerank));
-    let r = r.route("/embedding", post(info::no_embeddings));
+    let r = r.route("/api/embed", post(embeddings::ollama));
+    let r = r.route("/api/embeddings", post(embeddings::ollama_one));
+    let r = r.route("/v1/embeddings", post(embeddings::embeddings));
+    let r = r.route("/embedding", post(embeddings::native)).route("/embeddings", post(embeddings::native));
+    let r = both(r, "/rerank", post(rerank::rerank));
+    let r = both(r, "/reranking", post(rerank::rerank));
     let r = r.route("/tokenize", post(tokens::tokenize));
     let r = r.route("/detokenize", post(tokens::detokenize));
     let r = r.route("/apply-template", post(tokens::apply_template));

@@ -170,6 +170,10 @@ impl From<EngineError> for ApiError {
             | EngineError::Room { .. }
             | EngineError::NothingAllowed
             | EngineError::Constraint(_) => ApiError::invalid(e.to_string()),
+            EngineError::Whole { .. } => ApiError::invalid(e.to_string()),
+            EngineError::NoText { .. } | EngineError::NoLogits { .. } | EngineError::NoEmbeddings => {
+                ApiError::unsupported(e.to_string())
+            }
             EngineError::Full { .. } => ApiError::unavailable(e.to_string()),
             e => ApiError::server(e.to_string()),
         }

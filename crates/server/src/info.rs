@@ -97,13 +97,3 @@ pub async fn props(State(app): State<Arc<App>>) -> Json<Value> {
 pub async fn no_props() -> ApiError {
     ApiError::unsupported("properties of this server cannot be changed while it runs")
 }
-
-/// `POST /v1/embeddings`.
-pub async fn no_embeddings() -> ApiError {
-    ApiError::unsupported("this server makes no embeddings yet")
-}
-
-/// `POST /v1/rerank`.
-pub async fn no_rerank() -> ApiError {
-    ApiError::unsupported("this server does not rerank yet")
-}

@@ -363,7 +363,7 @@ pub async fn ps(State(app): State<Arc<App>>) -> Json<Value> {
 /// `POST /api/show`.
 pub async fn show(State(app): State<Arc<App>>) -> Json<Value> {
     let text = app.service.text();
-    let mut capabilities = vec!["completion"];
+    let mut capabilities = vec![if app.service.has_logits() { "completion" } else { "embedding" }];
     if app.format.has_tools() {
         capabilities.push("tools");
     }

@@ -7,16 +7,18 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::anthropic::MessagesRequest;
 use crate::completions::CompletionRequest;
+use crate::embeddings::{EmbeddingsRequest, OllamaEmbedRequest};
 use crate::fields::Fields;
 use crate::native::{InfillRequest, NativeRequest};
 use crate::ollama::OllamaRequest;
 use crate::openai_chat::ChatRequest;
+use crate::rerank::RerankRequest;
 use crate::responses::ResponsesRequest;
 use crate::slots::SlotFile;
 use crate::tokens::{DetokenizeRequest, TokenizeRequest};
 
 /// Paths that take a body: what the body is, and whether the fields of sampling stand beside it.
-const POSTS: [(&str, &str, &str, bool); 19] = [
+const POSTS: [(&str, &str, &str, bool); 22] = [
     ("/v1/chat/completions", "Answers a conversation", "ChatRequest", true),
     ("/v1/chat/completions/input_tokens", "Counts the tokens of a conversation", "ChatRequest", true),
     ("/v1/completions", "Goes on with a text", "CompletionRequest", true),
@@ -24,8 +26,11 @@ const POSTS: [(&str, &str, &str, bool); 19] = [
     ("/v1/responses/input_tokens", "Counts the tokens of items", "ResponsesRequest", true),
     ("/v1/messages", "Answers a conversation, in Anthropic's shape", "MessagesRequest", true),
     ("/v1/messages/count_tokens", "Counts the tokens of a conversation", "MessagesRequest", true),
-    ("/v1/embeddings", "Not available in this version", "", false),
-    ("/v1/rerank", "Not available in this version", "", false),
+    ("/v1/embeddings", "Embeddings of texts", "EmbeddingsRequest", false),
+    ("/embedding", "Embeddings of texts, in llama-server's shape", "EmbeddingsRequest", false),
+    ("/v1/rerank", "How well documents answer a query", "RerankRequest", false),
+    ("/api/embed", "Embeddings of texts, in Ollama's shape", "OllamaEmbedRequest", false),
+    ("/api/embeddings", "The embedding of a text, in Ollama's older shape", "OllamaEmbedRequest", false),
     ("/completion", "Goes on with a text, in llama-server's shape", "NativeRequest", true),
     ("/infill", "Fills a gap in a text", "InfillRequest", true),
     ("/tokenize", "Text to tokens", "TokenizeRequest", false),
@@ -74,6 +79,9 @@ pub fn document() -> Value {
     add::<DetokenizeRequest>(&mut schemas);
     add::<OllamaRequest>(&mut schemas);
     add::<SlotFile>(&mut schemas);
+    add::<EmbeddingsRequest>(&mut schemas);
+    add::<OllamaEmbedRequest>(&mut schemas);
+    add::<RerankRequest>(&mut schemas);
     let mut paths: Map<String, Value> = Map::new();
     for (path, summary) in GETS {
         paths.insert(path.into(), json!({ "get": operation(path, summary) }));

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use firth::{Service, ServiceOptions};
+use firth::{EngineOptions, Gguf, Service, ServiceOptions};
 use firth_server::{App, ServerOptions};
 use tokio::net::TcpListener;
 
 use crate::args::Serve;
+use crate::devices::engine_options;
 
 /// Runs the command.
 pub fn serve(mut a: Serve) -> Result<()> {
@@ -30,7 +31,10 @@ pub fn serve(mut a: Serve) -> Result<()> {
     }
     let api_keys = keys(&a)?;
     let file = super::open(a.model.as_deref(), &a.talk.common.override_kv)?;
-    let mut model = super::load_to_talk(file, &a.talk, a.parallel)?;
+    let mut engine =
+        EngineOptions { parallel: a.parallel, pooling: a.pooling, ..engine_options(&a.talk.common) };
+    engine.embeddings = embeds(&file, &engine)?;
+    let mut model = super::load_to_serve(file, &a.talk, engine)?;
     let options = ServerOptions {
         name: a.alias.clone().unwrap_or_else(|| name_of(a.model.as_deref())),
         path: a.model.clone().unwrap_or_default(),
@@ -57,6 +61,18 @@ pub fn serve(mut a: Serve) -> Result<()> {
         eprintln!("firth: listening on http://{}", listener.local_addr()?);
         Ok(firth_server::serve(listener, app, told_to_end()).await?)
     })
+}
+
+/// Whether the model's embeddings can be had; what stands in their way ends the start where a pooling was asked for.
+fn embeds(file: &Gguf, engine: &EngineOptions) -> Result<bool> {
+    match firth_engine::embedding_kind(file, engine) {
+        Ok(_) => Ok(true),
+        Err(e) if engine.pooling.is_some() => Err(e.into()),
+        Err(e) => {
+            eprintln!("firth: warning: no embeddings are served: {e}");
+            Ok(false)
+        }
+    }
 }
 
 /// Says what each pool takes.

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use firth::{EngineOptions, Model, Service, ServiceOptions};
+use firth::{EngineOptions, Gguf, Model, Service, ServiceOptions};
 use firth_cpu::{CpuDevice, CpuOptions};
 use firth_server::{App, ServerOptions};
 use serde_json::Value;
@@ -42,8 +42,17 @@ pub fn server() -> Server {
 }
 
 pub fn start(engine: EngineOptions, options: ServerOptions, service: ServiceOptions) -> Server {
+    start_file(firth::bundled().expect("the bundled model"), engine, options, service)
+}
+
+/// A server with another model.
+pub fn start_file(
+    file: Arc<Gguf>,
+    engine: EngineOptions,
+    options: ServerOptions,
+    service: ServiceOptions,
+) -> Server {
     let device = CpuDevice::new(CpuOptions::new(2).expect("a level"));
-    let file = firth::bundled().expect("the bundled model");
     let model = Model::load(file, vec![Arc::new(device)], &engine, &mut |_| ControlFlow::Continue(()));
     let service = Service::start(model.expect("it loads"), service).expect("a thread");
     let app = App::new(service, options).expect("defaults");
