@@ -24,7 +24,7 @@ impl Memory {
         }
         if self.tree.is_full() {
             let place = self.worst(|_| true).expect("all snapshots are in use");
-            self.evict(place);
+            self.drop_worst(place);
         }
         let s = &self.seqs[seq.index as usize];
         let (id, new) = self.tree.insert(s.domain, &s.tokens);

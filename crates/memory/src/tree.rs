@@ -27,6 +27,8 @@ pub(crate) struct Snapshot {
     /// The slot of what is not in pages.
     pub state: Option<u32>,
     pub last_use: u64,
+    /// The worth of what had been dropped by then.
+    pub floor: u128,
     /// Time to compute one of its tokens, as measured when it was taken.
     pub token_cost: u32,
     /// Tokens shared with the one before it in the order; 0 where that has another domain.
@@ -40,6 +42,8 @@ pub(crate) struct Tree {
     /// Those in use, by (domain, tokens).
     order: Vec<u32>,
     clock: u64,
+    /// The highest worth of what was dropped for want of room.
+    floor: u128,
     pub token_cost: u32,
     pub stats: Stats,
 }
@@ -61,6 +65,7 @@ impl Tree {
             tables: spec.groups.iter().map(|_| Table::new(spec.max_ctx)).collect(),
             state: None,
             last_use: 0,
+            floor: 0,
             token_cost: 0,
             before: 0,
         };
@@ -69,6 +74,7 @@ impl Tree {
             free: (0..n as u32).rev().collect(),
             order: Vec::with_capacity(n),
             clock: 0,
+            floor: 0,
             token_cost: 1,
             stats: Stats::default(),
         }
@@ -122,7 +128,13 @@ impl Tree {
 
     pub fn touch(&mut self, index: u32) {
         self.clock += 1;
-        self.snapshots[index as usize].last_use = self.clock;
+        let s = &mut self.snapshots[index as usize];
+        (s.last_use, s.floor) = (self.clock, self.floor);
+    }
+
+    /// Something of this worth was dropped for want of room.
+    pub fn raise_floor(&mut self, worth: u128) {
+        self.floor = self.floor.max(worth);
     }
 
     /// A new snapshot of tokens that are not there yet; its tables are empty.
