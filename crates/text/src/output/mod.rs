@@ -3,6 +3,7 @@
 //! [`OutputFormat::detect`] tells from a chat template how its model writes; an [`OutputParser`] splits the text of one
 //! answer as it comes.
 
+mod budget;
 mod events;
 mod format;
 mod harmony;
@@ -17,6 +18,7 @@ mod tagged;
 #[cfg(test)]
 mod tests;
 
+pub use budget::ThoughtBudget;
 pub use events::{OutputEvent, Tool, ToolError};
 pub use format::Family;
 pub use message::{Output, ToolCall};
