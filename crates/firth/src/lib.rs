@@ -53,7 +53,7 @@ pub use quantize::{
 };
 pub use store::{Keeper, LocalModel, Stores};
 
-pub use service::{Counts, Desk, Events, Held, NotTaken, PieceOf, Service, ServiceOptions, SlotStatus};
+pub use service::{Both, Counts, Desk, Events, Held, NotTaken, PieceOf, Service, ServiceOptions, SlotStatus};
 
 pub use firth_engine::{
     DraftLength, EmbeddingKind, EngineError, EngineOptions, Event, Finished, Logprobs, Pooling, Request,
@@ -62,7 +62,8 @@ pub use firth_engine::{
 pub use firth_gguf::Gguf;
 pub use firth_graph::Device;
 pub use firth_quant::Dtype;
-pub use firth_sampling::{Breakers, Constraint, Dry, Mirostat, MirostatVersion, Params, Stage};
+pub use firth_sampling::Verdict as WatchVerdict;
+pub use firth_sampling::{Breakers, Constraint, Dry, Mirostat, MirostatVersion, Params, Stage, Watch};
 pub use firth_text as text;
 pub use firth_text::grammar::{Grammar, GrammarError};
 pub use firth_text::output::OutputFormat;

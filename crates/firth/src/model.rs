@@ -199,6 +199,32 @@ impl Model {
         Ok(Answer { text: answer.text, ids: answer.ids, finished })
     }
 
+    /// Decodes one token in a sequence of its own, between two steps of the scheduler. Where all sequences are at work
+    /// there is none to spare, and their steps are what shows that the engine works.
+    ///
+    /// # Errors
+    /// The step fails, or gives a logit that is no number.
+    pub fn decode_one(&mut self) -> Result<(), Error> {
+        let id = self.text.vocab().bos().unwrap_or(0);
+        let engine = self.scheduler.engine();
+        let seq = match engine.open(0) {
+            Ok(seq) => seq,
+            Err(EngineError::Full { .. }) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        };
+        let feed = Feed { seq, ids: &[id], embeds: None, want: Want::Last, sampler: None };
+        let ran = engine.step(&[feed]);
+        let logits = if ran.is_ok() { engine.logits(0, 0) } else { &[] };
+        let finite = logits.iter().all(|l| !l.is_nan());
+        engine.close(seq);
+        match ran {
+            Err(EngineError::Full { .. }) => Ok(()),
+            Err(e) => Err(e.into()),
+            Ok(()) if finite => Ok(()),
+            Ok(()) => Err(EngineError::Nan.into()),
+        }
+    }
+
     /// What [`generate`](Self::generate) asks of the scheduler: with the marks of the prompt's messages, the model's
     /// end tokens, and without the tokens that it must never say.
     ///

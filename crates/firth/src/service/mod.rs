@@ -20,8 +20,8 @@ use tokio::sync::{mpsc as events, oneshot};
 use self::cache_dir::CacheDir;
 use self::stats::Board;
 pub use self::stats::{Counts, SlotStatus};
-pub use self::stop::PieceOf;
-use self::stop::{Both, StopTexts};
+use self::stop::StopTexts;
+pub use self::stop::{Both, PieceOf};
 use self::work::{Asked, Command, Work};
 use crate::model::Model;
 use crate::model_text::ModelText;
@@ -145,8 +145,8 @@ impl Service {
     }
 
     /// Asks for answers to one prompt that end at any of the texts of `stop`, as `piece` spells tokens: one for each
-    /// request. The first goes ahead, and where
-    /// the cache serves them the others follow from the prompt that it has computed.
+    /// request. The first goes ahead, and where the cache serves them the others follow from the prompt that it has
+    /// computed. They are shown in `slot` where it is given and free, else in any other.
     ///
     /// # Errors
     /// The queue is full, or the engine has stopped. What is wrong with a request itself comes as its first event.
@@ -155,6 +155,7 @@ impl Service {
         requests: Vec<Request>,
         stop: &[String],
         piece: &PieceOf,
+        slot: Option<usize>,
     ) -> Result<Vec<Events>, NotTaken> {
         let inner = &self.0;
         // What was at work when the engine ended keeps its place: a full queue is no reason to come again.
@@ -178,7 +179,7 @@ impl Service {
             }
             let (sender, receiver) = events::unbounded_channel();
             let task = inner.next.fetch_add(1, Relaxed);
-            asked.push(Asked { task, request, sender });
+            asked.push(Asked { task, request, sender, slot });
             let cancel = Cancel { task, commands: inner.commands.clone() };
             streams.push(Events { receiver, cancel: Some(cancel) });
         }
@@ -218,6 +219,11 @@ impl Service {
         self.0.board.slots()
     }
 
+    /// The sequence that a request is shown as, while it works and until another takes its place.
+    pub fn slot_of(&self, task: u64) -> Option<usize> {
+        self.0.board.slot_of(task)
+    }
+
     /// Requests that were taken and have not ended.
     pub fn taken(&self) -> usize {
         self.0.board.taken.load(Relaxed)
@@ -236,6 +242,15 @@ impl Service {
             true => Err(NotTaken::Stopped(format!("its last step began {} s ago", silence.as_secs()))),
             false => Ok(()),
         }
+    }
+
+    /// Decodes one token, whoever else is at work: whether the engine really works.
+    ///
+    /// # Errors
+    /// The engine has stopped, or what it computes is wrong.
+    pub async fn probe(&self) -> Result<(), NotTaken> {
+        let decoded = self.call(|desk| desk.model.decode_one()).await?;
+        decoded.map_err(|e| NotTaken::Stopped(format!("it cannot decode: {e}")))
     }
 
     /// Ends the service: what was taken is finished within `grace`, the rest is cut off with an end of its own.

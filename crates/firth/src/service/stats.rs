@@ -110,6 +110,11 @@ impl Board {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    pub fn slot_of(&self, task: u64) -> Option<usize> {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.iter().position(|s| s.task == task)
+    }
+
     pub fn show(&self, slots: impl Iterator<Item = SlotStatus>) {
         let mut shown = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         shown.iter_mut().zip(slots).for_each(|(to, from)| *to = from);

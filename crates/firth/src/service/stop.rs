@@ -26,7 +26,7 @@ impl StopTexts {
 }
 
 /// Two that watch: the first to end it does.
-pub(crate) struct Both(pub Box<dyn Watch>, pub Box<dyn Watch>);
+pub struct Both(pub Box<dyn Watch>, pub Box<dyn Watch>);
 
 impl Watch for Both {
     fn push(&mut self, ids: &[u32]) -> Verdict {

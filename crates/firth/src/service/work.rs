@@ -20,6 +20,8 @@ pub(crate) struct Asked {
     pub task: u64,
     pub request: Request,
     pub sender: UnboundedSender<Event>,
+    /// The slot that it is to be shown in.
+    pub slot: Option<usize>,
 }
 
 pub(crate) enum Command {
@@ -41,6 +43,8 @@ struct Live {
     ids: Vec<u32>,
     status: SlotStatus,
     slot: Option<usize>,
+    /// The slot that it is to be shown in, where that is free.
+    wish: Option<usize>,
     /// Those that wait until this one has computed the prompt.
     followers: Vec<Asked>,
 }
@@ -169,6 +173,7 @@ impl Work {
                         ids,
                         status,
                         slot: None,
+                        wish: first.slot,
                         followers,
                     };
                     self.live.insert(job, live);
@@ -295,7 +300,8 @@ impl Live {
         match event {
             Event::Prompt(n) => {
                 if self.slot.is_none() {
-                    self.slot = shown.iter().position(|s| !s.busy);
+                    let wish = self.wish.filter(|i| shown.get(*i).is_some_and(|s| !s.busy));
+                    self.slot = wish.or_else(|| shown.iter().position(|s| !s.busy));
                     self.status.n_cached = *n;
                 }
                 self.status.n_done = *n;
