@@ -312,9 +312,24 @@ pub struct Serve {
     /// A file with a key on each line
     #[arg(long, env = "FIRTH_API_KEY_FILE", value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
+    /// Answers over TLS with this chain of certificates, in PEM
+    #[arg(long, env = "FIRTH_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of --tls-cert, in PEM
+    #[arg(long, env = "FIRTH_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
     /// Lets web pages of other origins ask
     #[arg(long, env = "FIRTH_CORS")]
     pub cors: bool,
+    /// Tokens of thoughts at most, where a request does not say; -1 for no limit
+    #[arg(long, env = "FIRTH_REASONING_BUDGET", value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    pub reasoning_budget: i64,
+    /// Text that ends thoughts which have reached their limit, before the model's own mark
+    #[arg(long, env = "FIRTH_REASONING_BUDGET_MESSAGE", value_name = "TEXT", default_value = "")]
+    pub reasoning_budget_message: String,
+    /// What names of metrics begin with, such as llamacpp or vllm
+    #[arg(long, env = "FIRTH_METRICS_PREFIX", value_name = "NAME", default_value = "firth")]
+    pub metrics_prefix: String,
     /// Folder of slot files; without it slots are neither saved nor restored
     #[arg(long, env = "FIRTH_SLOT_SAVE_PATH", value_name = "FOLDER")]
     pub slot_save_path: Option<PathBuf>,

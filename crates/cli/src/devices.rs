@@ -87,7 +87,9 @@ pub fn threads(asked: Option<usize>) -> Result<usize> {
         Some(n) if n > allowed => {
             static SAID: std::sync::Once = std::sync::Once::new();
             SAID.call_once(|| {
-                eprintln!("firth: warning: --threads {n} is more than may run here; {allowed} are used")
+                crate::progress::say(format_args!(
+                    "warning: --threads {n} is more than may run here; {allowed} are used"
+                ))
             });
             Ok(allowed)
         }

@@ -1,6 +1,7 @@
 //! A progress bar on long work, where someone watches.
 
-use std::io::IsTerminal;
+use std::fmt::Display;
+use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -45,6 +46,11 @@ pub fn go_on() -> ControlFlow<()> {
         true => ControlFlow::Break(()),
         false => ControlFlow::Continue(()),
     }
+}
+
+/// Tells whoever reads stderr, if anybody still does.
+pub fn say(text: impl Display) {
+    let _ = writeln!(std::io::stderr(), "firth: {text}");
 }
 
 /// A bar over `total` bytes on stderr; silent where stderr is no terminal.

@@ -18,7 +18,7 @@ impl Drop for Server {
     }
 }
 
-/// A server whose log nobody reads once it listens.
+/// A server whose log nobody reads once its model is there.
 fn start(args: &[&str]) -> Server {
     let mut child = Command::new(env!("CARGO_BIN_EXE_firth"))
         .args(["serve", "--port", "0", "--ctx", "512", "--cache-memory", "16M"])
@@ -29,10 +29,9 @@ fn start(args: &[&str]) -> Server {
         .spawn()
         .expect("the program starts");
     let log = BufReader::new(child.stderr.take().expect("piped"));
-    let at = log.lines().map_while(Result::ok).find_map(|line| {
-        let (_, at) = line.split_once("listening on http://")?;
-        Some(at.to_owned())
-    });
+    let mut lines = log.lines().map_while(Result::ok);
+    let at = lines.find_map(|line| Some(line.split_once("listening on http://")?.1.to_owned()));
+    assert!(lines.any(|line| line == "firth: ready"), "the model loads");
     Server { child, at: at.expect("it listens") }
 }
 

@@ -81,7 +81,7 @@ pub struct Thinking {
     /// Its kind.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Ignored.
+    /// Tokens of thoughts at most.
     pub budget_tokens: Option<i64>,
 }
 
@@ -210,6 +210,9 @@ fn translate(i: usize, m: &AnthropicMessage, out: &mut Vec<Value>) -> Result<(),
 fn prepare(app: &Arc<App>, caller: &Caller, body: &Bytes) -> Result<(Generation, Fields), ApiError> {
     let (request, mut fields) = (read::<MessagesRequest>(body)?, read::<Fields>(body)?);
     fields.stop = request.stop_sequences.clone().map(crate::body::OneOrMany::Many);
+    if let Some(t) = request.thinking.as_ref().filter(|t| t.kind == "enabled") {
+        fields.reasoning_budget_tokens = fields.reasoning_budget_tokens.or(t.budget_tokens);
+    }
     if fields.max_tokens == Some(0) {
         return Err(ApiError::field("max_tokens", "max_tokens: expected 1 or more"));
     }

@@ -3,10 +3,10 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, Method};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -15,7 +15,8 @@ use firth::text::output::OutputFormat;
 use firth::{Params, Service};
 
 use crate::body::MAX_BODY;
-use crate::error::{ApiError, Shown, respond};
+use crate::error::ApiError;
+use crate::fields::ThoughtLimit;
 use crate::metrics::Metrics;
 use crate::{
     anthropic, completions, embeddings, info, native, ollama, openai_chat, openapi, rerank, responses, slots,
@@ -31,8 +32,6 @@ pub struct ServerOptions {
     pub path: String,
     /// Keys of which a request must show one; none for no check.
     pub api_keys: Vec<String>,
-    /// Whether web pages of other origins may ask.
-    pub cors: bool,
     /// Sampling where a request does not say.
     pub defaults: Option<Params>,
     /// Seed where a request does not say; a new one for each request when `None`.
@@ -41,14 +40,16 @@ pub struct ServerOptions {
     pub stop: Vec<String>,
     /// Go on past end tokens where a request does not say.
     pub ignore_eos: bool,
+    /// Thoughts of a limited length where a request does not say.
+    pub thoughts: Option<ThoughtLimit>,
+    /// What names of metrics begin with.
+    pub metrics_prefix: String,
     /// Folder of slot files; without it slots are neither saved nor restored.
     pub slot_path: Option<PathBuf>,
     /// Folder into which generations are recorded.
     pub record: Option<PathBuf>,
     /// Silence after which a stream shows that it lives.
     pub ping: Option<Duration>,
-    /// Time for requests under way when the server is told to end.
-    pub grace: Duration,
 }
 
 impl Default for ServerOptions {
@@ -57,15 +58,15 @@ impl Default for ServerOptions {
             name: "firth".into(),
             path: String::new(),
             api_keys: Vec::new(),
-            cors: false,
             defaults: None,
             seed: None,
             stop: Vec::new(),
             ignore_eos: false,
+            thoughts: None,
+            metrics_prefix: "firth".into(),
             slot_path: None,
             record: None,
             ping: Some(Duration::from_secs(30)),
-            grace: Duration::from_secs(10),
         }
     }
 }
@@ -168,7 +169,6 @@ pub fn router(app: Arc<App>) -> Router {
         .method_not_allowed_fallback(|| async { ApiError::method() })
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn_with_state(app.clone(), admit))
-        .layer(middleware::from_fn_with_state(app.clone(), outside))
         .with_state(app)
 }
 
@@ -198,55 +198,6 @@ fn key_of(headers: &HeaderMap) -> Option<&str> {
 /// Whether two keys are equal, in a time that does not depend on where they differ.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
-}
-
-/// Around everything: request ids, the log line, CORS, errors in the path's dialect.
-async fn outside(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let start = Instant::now();
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let origin = request.headers().get(header::ORIGIN).cloned().filter(|_| app.options.cors);
-    let given = request.headers().get("x-request-id").filter(|id| id.len() <= 128).cloned();
-    let id = given.unwrap_or_else(|| {
-        HeaderValue::from_str(&crate::shape::new_id("req_")).unwrap_or(HeaderValue::from_static("req"))
-    });
-    let mut response = match method == Method::OPTIONS {
-        true => StatusCode::OK.into_response(),
-        false => in_dialect(&path, next.run(request).await),
-    };
-    let headers = response.headers_mut();
-    headers.insert(header::SERVER, HeaderValue::from_static("firth"));
-    let of_json = HeaderValue::from_static("application/json; charset=utf-8");
-    if headers.get(header::CONTENT_TYPE).is_some_and(|v| v == "application/json") {
-        headers.insert(header::CONTENT_TYPE, of_json);
-    }
-    headers.insert(HeaderName::from_static("x-request-id"), id.clone());
-    if let Some(origin) = origin {
-        allow(headers, origin);
-    }
-    let status = response.status().as_u16();
-    app.metrics.note_request(&path, status);
-    let (id, ms) = (id.to_str().unwrap_or_default(), start.elapsed().as_millis());
-    tracing::info!(target: "firth_server::access", "{method} {path} {status} {ms} ms {id}");
-    response
-}
-
-fn in_dialect(path: &str, mut response: Response) -> Response {
-    let anthropic = path.starts_with("/v1/messages");
-    let ollama = path.starts_with("/api/");
-    let Some(Shown(e)) = response.extensions_mut().remove::<Shown>().filter(|_| anthropic || ollama) else {
-        return response;
-    };
-    let body = if anthropic { e.anthropic() } else { e.ollama() };
-    respond(e, body)
-}
-
-fn allow(headers: &mut HeaderMap, origin: HeaderValue) {
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    headers.insert(header::VARY, HeaderValue::from_static("Origin"));
-    headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
-    let methods = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
-    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
-    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*"));
 }
 
 /// The caller of a path that has been admitted.

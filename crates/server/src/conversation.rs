@@ -161,6 +161,9 @@ impl App {
             s.stop.clone_from(&self.options.stop);
         }
         s.ignore_eos = fields.ignore_eos.unwrap_or(self.options.ignore_eos);
+        if fields.reasoning_budget_tokens.is_none() {
+            s.budget.clone_from(&self.options.thoughts);
+        }
         if let (None, Some(seed)) = (fields.seed, self.options.seed) {
             s.params.seed = seed;
         }

@@ -175,6 +175,7 @@ impl From<EngineError> for ApiError {
                 ApiError::unsupported(e.to_string())
             }
             EngineError::Full { .. } => ApiError::unavailable(e.to_string()),
+            EngineError::NoText { .. } => ApiError::unsupported(e.to_string()),
             e => ApiError::server(e.to_string()),
         }
     }
@@ -191,5 +192,17 @@ impl From<firth::Error> for ApiError {
             firth::Error::Encode(_) => ApiError::unsupported(e.to_string()),
             e => ApiError::server(e.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a model cannot do is said to be so, not taken for a fault of firth.
+    #[test]
+    fn a_model_without_text_is_not_supported() {
+        let e = ApiError::from(EngineError::NoText { arch: "bert".into() });
+        assert_eq!((e.status.as_u16(), e.kind), (501, "not_supported_error"));
     }
 }

@@ -1,14 +1,16 @@
 //! The fields of sampling that every generating path takes, and what they mean.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use firth::text::{Encode, Vocab};
 use firth::{DRY_BREAKERS, Mirostat, MirostatVersion, Params, Stage, dry_breakers};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::body::OneOrMany;
 use crate::error::ApiError;
+use crate::limits::LineLimits;
 
 /// Fields of sampling, as llama-server and OpenAI name them. `null` is as good as absent.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, utoipa::ToSchema)]
@@ -100,10 +102,17 @@ pub struct Fields {
     pub timings_per_token: Option<bool>,
     /// Chunks that tell how far the prompt of a chat or of text that goes on is.
     pub return_progress: Option<bool>,
-    /// Ignored: an answer ends by its tokens, never by the clock.
+    /// Milliseconds from the first token on, after which the answer ends with its line; 0 or below for no limit.
     pub t_max_predict_ms: Option<i64>,
-    /// Ignored: lines begin as the model likes.
+    /// White space that each line but the first begins with, at least; the answer ends before a line with less.
     pub n_indent: Option<i64>,
+    /// Tokens of thoughts at most, then they are ended; -1 for no limit.
+    #[serde(alias = "thinking_budget_tokens", alias = "reasoning_budget")]
+    pub reasoning_budget_tokens: Option<i64>,
+    /// What ends thoughts that have reached their limit, before the model's own mark.
+    pub reasoning_budget_message: Option<String>,
+    /// The slot to work in, where it is free; -1 for any.
+    pub id_slot: Option<i64>,
     /// Ignored: nothing of a prompt is dropped, so nothing is to be kept.
     pub n_keep: Option<i64>,
     /// Ignored, as `n_keep`.
@@ -138,6 +147,23 @@ pub struct Sampling {
     pub n: usize,
     /// Whether the cache is used.
     pub cache: bool,
+    /// What lines are held to.
+    pub lines: LineLimits,
+    /// Thoughts of a limited length.
+    pub budget: Option<ThoughtLimit>,
+    /// The slot that is preferred.
+    pub slot: Option<usize>,
+    /// Texts that repetitions do not reach over, where they are not the usual ones.
+    pub dry_breakers: Option<Vec<String>>,
+}
+
+/// Thoughts of so many tokens at most, and what ends them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ThoughtLimit {
+    /// Tokens at most.
+    pub tokens: usize,
+    /// Text before the mark that ends them.
+    pub message: String,
 }
 
 impl Fields {
@@ -188,7 +214,23 @@ impl Fields {
             ignore_eos: self.ignore_eos.unwrap_or(false),
             n,
             cache: self.cache_prompt.unwrap_or(true),
+            lines: self.line_limits()?,
+            budget: self.thought_limit()?,
+            slot: self.id_slot.and_then(|n| usize::try_from(n).ok()),
+            dry_breakers: self.dry_sequence_breakers.clone(),
         })
+    }
+
+    fn line_limits(&self) -> Result<LineLimits, ApiError> {
+        let indent = range("n_indent", self.n_indent, 0, i64::from(u32::MAX))?.unwrap_or(0) as usize;
+        let ms = self.t_max_predict_ms.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0);
+        Ok(LineLimits { time: ms.map(Duration::from_millis), indent })
+    }
+
+    fn thought_limit(&self) -> Result<Option<ThoughtLimit>, ApiError> {
+        let tokens = range("reasoning_budget_tokens", self.reasoning_budget_tokens, -1, i64::MAX)?;
+        let message = self.reasoning_budget_message.clone().unwrap_or_default();
+        Ok(tokens.and_then(|n| usize::try_from(n).ok()).map(|tokens| ThoughtLimit { tokens, message }))
     }
 
     /// Whether a stream was asked for.
@@ -263,6 +305,56 @@ pub fn range(name: &str, v: Option<i64>, low: i64, high: i64) -> Result<Option<i
     }
 }
 
+impl Sampling {
+    /// Fields that mean this, over any defaults. The seed stands beside them: not every one is a field's.
+    pub fn fields(&self) -> Fields {
+        let p = &self.params;
+        let f = |v: f32| Some(f64::from(v));
+        let n = |v: u32| Some(i64::from(v));
+        let bias = |&[id, bits]: &[u32; 2]| match f32::from_bits(bits) {
+            f32::NEG_INFINITY => json!([id, false]),
+            bias => json!([id, bias]),
+        };
+        let m = p.mirostat.unwrap_or_default();
+        let version = p.mirostat.map_or(0, |m| 1 + i64::from(m.version == MirostatVersion::V2));
+        Fields {
+            n_predict: Some(self.max_tokens.map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX))),
+            temperature: f(p.temperature),
+            top_k: n(p.top_k),
+            top_p: f(p.top_p),
+            min_p: f(p.min_p),
+            top_n_sigma: f(p.top_n_sigma),
+            typical_p: f(p.typical_p),
+            xtc_probability: f(p.xtc_probability),
+            xtc_threshold: f(p.xtc_threshold),
+            dynatemp_range: f(p.dynatemp_range),
+            dynatemp_exponent: f(p.dynatemp_exponent),
+            repeat_last_n: n(p.penalty_last_n),
+            repeat_penalty: f(p.repeat_penalty),
+            frequency_penalty: f(p.frequency_penalty),
+            presence_penalty: f(p.presence_penalty),
+            dry_multiplier: f(p.dry.multiplier),
+            dry_base: f(p.dry.base),
+            dry_allowed_length: n(p.dry.allowed_length),
+            dry_penalty_last_n: n(p.dry.last_n),
+            dry_sequence_breakers: self.dry_breakers.clone(),
+            mirostat: Some(version),
+            mirostat_tau: f(m.tau),
+            mirostat_eta: f(m.eta),
+            adaptive_target: f(p.adaptive_target),
+            adaptive_decay: f(p.adaptive_decay),
+            samplers: Some(p.order.iter().map(|s| s.name()).collect()),
+            logit_bias: Some(p.bias_list().iter().map(bias).collect()),
+            ignore_eos: Some(self.ignore_eos),
+            stop: Some(OneOrMany::Many(self.stop.clone())),
+            n_indent: Some(self.lines.indent as i64),
+            reasoning_budget_tokens: self.budget.as_ref().map(|b| b.tokens as i64),
+            reasoning_budget_message: self.budget.as_ref().map(|b| b.message.clone()),
+            ..Fields::default()
+        }
+    }
+}
+
 /// A number that nobody can foresee, from the system's source of randomness for hash maps.
 pub fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher};
@@ -327,7 +419,6 @@ fn biases(v: &Value, vocab: &Vocab) -> Result<Vec<(u32, f32)>, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn vocab() -> Vocab {
         let file = firth::bundled().expect("the bundled model");

@@ -1,17 +1,23 @@
 //! One request in the server's own terms, and its answers as they come. Every dialect is translated to and from this.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use firth::text::TextStream;
-use firth::text::output::{Output, OutputEvent, OutputFormat, OutputParser, Tool};
-use firth::{Event, Events, GenerateOptions, Logprobs, PieceOf, Prompt, Request, StopReason, Timings};
+use firth::text::output::{Output, OutputEvent, OutputFormat, OutputParser, ThoughtBudget, Tool};
+use firth::{
+    Both, Constraint, Event, Events, GenerateOptions, Logprobs, PieceOf, Prompt, Request, StopReason,
+    Timings, Watch,
+};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Sampling;
+use crate::limits::{LineWatch, Lines};
 use crate::record::Record;
 use crate::structured::Rule;
 
@@ -98,6 +104,8 @@ pub struct End {
     pub timings: Timings,
     /// Whether tools were called.
     pub has_calls: bool,
+    /// The slot that it is shown in.
+    pub slot: usize,
 }
 
 /// A whole answer.
@@ -121,6 +129,12 @@ pub struct Choice {
     piece: PieceOf,
     stops: Vec<String>,
     stream: TextStream,
+    /// White space that lines begin with, the lines so far, and the bytes of text that came of them.
+    indent: usize,
+    lines: Lines,
+    n_bytes: usize,
+    /// Set where a limit on lines has ended the answer.
+    cut: Arc<AtomicBool>,
     parser: Option<OutputParser>,
     next: Delta,
     first: Option<Event>,
@@ -163,6 +177,7 @@ impl App {
             ignore_eos: g.sampling.ignore_eos,
             ..GenerateOptions::default()
         };
+        let limits = g.sampling.lines;
         let mut rules = match g.rule.clone() {
             Some(rule) => rule.constraints(text.clone(), g.sampling.n).await?,
             None => Vec::new(),
@@ -176,6 +191,7 @@ impl App {
                 r.constraint = Some(constraint);
                 r.watch = Some(Box::new(watch));
             }
+            r.constraint = self.budgeted(&g, r.constraint.take());
             requests.push(r);
         }
         let piece: PieceOf = match &g.reading {
@@ -187,13 +203,24 @@ impl App {
         };
         let stops: Vec<String> = g.sampling.stop.iter().filter(|s| !s.is_empty()).cloned().collect();
         let seed = g.sampling.params.seed;
-        let events = self.service.submit(requests, &stops, &piece)?;
+        let cuts: Vec<Arc<AtomicBool>> = requests.iter().map(|_| Arc::default()).collect();
+        if limits.any() {
+            for (r, cut) in requests.iter_mut().zip(&cuts) {
+                let watch = LineWatch::new(text.shared_vocab(), piece.clone(), limits, cut.clone());
+                r.watch = Some(both(r.watch.take(), Box::new(watch)));
+            }
+        }
+        let events = self.service.submit(requests, &stops, &piece, g.sampling.slot)?;
         let choice = |(i, events): (usize, Events)| Choice {
             app: self.clone(),
             events,
             piece: piece.clone(),
             stops: stops.clone(),
             stream: TextStream::new(stops.clone()),
+            indent: limits.indent,
+            lines: Lines::default(),
+            n_bytes: 0,
+            cut: cuts[i].clone(),
             parser: g
                 .reading
                 .as_ref()
@@ -227,20 +254,49 @@ impl App {
     /// # Errors
     /// As [`start`](Self::start), for any of them.
     pub async fn start_all(self: &Arc<App>, all: Vec<Generation>) -> Result<Vec<Choice>, ApiError> {
-        let start = |g| {
+        // A client that goes away drops the set, and with it what is still queued.
+        let mut tasks = JoinSet::new();
+        for (i, g) in all.into_iter().enumerate() {
             let app = self.clone();
-            tokio::spawn(async move { app.start(g).await })
-        };
-        let tasks: Vec<_> = all.into_iter().map(start).collect();
-        let mut choices = Vec::new();
-        for task in tasks {
-            choices.extend(task.await.unwrap_or_else(|e| Err(ApiError::server(e.to_string())))?);
+            tasks.spawn(async move { (i, app.start(g).await) });
         }
+        let mut started = Vec::with_capacity(tasks.len());
+        while let Some(task) = tasks.join_next().await {
+            let (i, choices) = task.map_err(|e| ApiError::server(e.to_string()))?;
+            started.push((i, choices?));
+        }
+        started.sort_by_key(|(i, _)| *i);
+        let choices = started.into_iter().flat_map(|(_, choices)| choices).collect();
         Ok(choices)
     }
 }
 
+/// Two watches in one.
+fn both(one: Option<Box<dyn Watch>>, other: Box<dyn Watch>) -> Box<dyn Watch> {
+    match one {
+        Some(one) => Box::new(Both(one, other)),
+        None => other,
+    }
+}
+
+impl App {
+    /// The constraint of an answer whose thoughts have a limit, around another one if any.
+    fn budgeted(&self, g: &Generation, inner: Option<Box<dyn Constraint>>) -> Option<Box<dyn Constraint>> {
+        let (Some(limit), Some(r)) = (&g.sampling.budget, &g.reading) else { return inner };
+        let vocab = self.service.text().shared_vocab();
+        match ThoughtBudget::new(vocab, r.format, &r.tail, limit.tokens, &limit.message, inner) {
+            Ok(budget) => Some(Box::new(budget)),
+            Err(inner) => inner,
+        }
+    }
+}
+
 impl Choice {
+    /// The slot that the answer is shown in.
+    pub fn slot(&self) -> usize {
+        self.app.service.slot_of(self.events.task()).unwrap_or(0)
+    }
+
     /// Waits until the engine has taken the request up.
     async fn wait_for_first(&mut self) -> Result<(), ApiError> {
         match self.events.next().await {
@@ -309,13 +365,16 @@ impl Choice {
             Event::Done(f) => {
                 let mut events = Vec::new();
                 let rest = self.stream.finish();
+                let rest = self.cut_lines(rest);
                 self.read(&rest, true, &mut events);
                 let word = self.stream.stopped().map(|i| self.stops[i].clone());
-                let stop = f.stop;
-                self.end = Some(End { stop, word, timings: f.timings, has_calls: self.has_calls });
+                let by_limit = word.is_none() && f.stop == StopReason::Word && self.cut.load(Relaxed);
+                let stop = if by_limit { StopReason::Limit } else { f.stop };
+                let (timings, has_calls, slot) = (f.timings, self.has_calls, self.slot());
+                self.end = Some(End { stop, word, timings, has_calls, slot });
                 self.app.metrics.note_end(&f, self.started);
                 if let (Some(mut record), Some(folder)) = (self.record.take(), &self.app.options.record) {
-                    record.stop_type = stop.as_str().to_owned();
+                    record.end(stop, by_limit && self.indent == 0);
                     record.write(folder, self.events.task());
                 }
                 let mut last = std::mem::take(&mut self.next);
@@ -348,6 +407,7 @@ impl Choice {
             record.answer.push(id);
         }
         let text = self.stream.push((self.piece)(self.app.service.text().vocab(), id));
+        let text = self.cut_lines(text);
         if text.is_empty() {
             return None;
         }
@@ -358,6 +418,18 @@ impl Choice {
         }
         self.next.events = events;
         Some(std::mem::take(&mut self.next))
+    }
+
+    /// The text without what a line that is set in too little has of it: that is not of the answer.
+    fn cut_lines(&mut self, mut text: String) -> String {
+        if self.indent > 0 {
+            let before = self.n_bytes;
+            self.n_bytes += text.len();
+            if let Some(end) = self.lines.push(text.as_bytes(), self.indent) {
+                text.truncate(end.saturating_sub(before));
+            }
+        }
+        text
     }
 
     /// Reads text, and what was held back where it is the last.

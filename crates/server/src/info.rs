@@ -3,18 +3,31 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::ApiError;
 
-/// `GET /health`: whether the engine works, asked of its loop's signs of life.
+/// `?deep=1`.
+#[derive(Deserialize)]
+pub struct HealthQuery {
+    deep: Option<String>,
+}
+
+/// `GET /health`: whether the engine works, asked of its loop's signs of life; with `?deep=1` it decodes a token.
 ///
 /// # Errors
 /// 503 where it does not.
-pub async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
+pub async fn health(
+    State(app): State<Arc<App>>,
+    Query(q): Query<HealthQuery>,
+) -> Result<Json<Value>, ApiError> {
     app.service.health()?;
+    if q.deep.is_some_and(|v| v != "0") {
+        app.service.probe().await?;
+    }
     Ok(Json(json!({ "status": "ok" })))
 }
 

@@ -7,16 +7,19 @@ mod app;
 mod body;
 mod completions;
 mod conversation;
+mod door;
 mod embeddings;
 mod error;
 mod fields;
 pub mod generation;
 mod info;
+mod limits;
 mod metrics;
 mod native;
 mod ollama;
 mod openai_chat;
 mod openapi;
+mod page;
 mod record;
 mod rerank;
 mod responses;
@@ -27,39 +30,71 @@ mod structured;
 mod tokens;
 
 use std::future::Future;
+use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::net::TcpListener;
+use axum_server::accept::NoDelayAcceptor;
+use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
+use axum_server::{Handle, Server};
 
-pub use app::{App, ServerOptions, router};
+pub use app::{App, ServerOptions};
+pub use door::Door;
 pub use error::ApiError;
+pub use fields::ThoughtLimit;
 pub use record::{Record, Replayed, replay};
 
+/// Time for a connection to agree on its keys.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How connections are encrypted.
+#[derive(Clone)]
+pub struct Tls(RustlsConfig);
+
+impl Tls {
+    /// With a chain of certificates and a private key, both in PEM.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or holds no certificate, no key, or a key of another certificate.
+    pub async fn from_files(certificates: &Path, key: &Path) -> std::io::Result<Tls> {
+        Ok(Tls(RustlsConfig::from_pem_file(certificates, key).await?))
+    }
+}
+
 /// Answers on a socket until `shutdown`; then no connection is taken any more, and what is under way is finished within
-/// the grace of the options.
+/// `grace`.
 ///
 /// # Errors
 /// The socket fails.
 pub async fn serve(
     listener: TcpListener,
-    app: Arc<App>,
+    door: Arc<Door>,
+    tls: Option<Tls>,
+    grace: Duration,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let (told, mut ending) = tokio::sync::watch::channel(());
-    let grace = app.options.grace;
-    let served = axum::serve(listener, router(app.clone())).with_graceful_shutdown(async move {
+    let handle = Handle::new();
+    let told = handle.clone();
+    let ending = tokio::spawn(async move {
         shutdown.await;
-        let _ = told.send(());
+        told.graceful_shutdown(Some(grace));
     });
-    let late = async {
-        let _ = ending.changed().await;
-        tokio::time::sleep(grace).await;
+    listener.set_nonblocking(true)?;
+    let answers = door.clone().router().into_make_service();
+    // Tokens are small, and each is to go out at once.
+    let server: Server<std::net::SocketAddr> = axum_server::from_tcp(listener)?.handle(handle);
+    let ended = match tls {
+        None => server.acceptor(NoDelayAcceptor::new()).serve(answers).await,
+        Some(Tls(config)) => {
+            let acceptor = RustlsAcceptor::new(config).handshake_timeout(HANDSHAKE);
+            server.acceptor(acceptor.acceptor(NoDelayAcceptor::new())).serve(answers).await
+        }
     };
-    let ended = tokio::select! {
-        ended = served => ended,
-        () = late => Ok(()),
-    };
-    let service = app.service.clone();
-    let _ = tokio::task::spawn_blocking(move || service.stop(std::time::Duration::ZERO)).await;
+    ending.abort();
+    if let Some(app) = door.app() {
+        let service = app.service.clone();
+        let _ = tokio::task::spawn_blocking(move || service.stop(Duration::ZERO)).await;
+    }
     ended
 }

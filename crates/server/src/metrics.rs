@@ -39,7 +39,8 @@ impl Histogram {
         self.micros.fetch_add(d.as_micros() as u64, Relaxed);
     }
 
-    fn write(&self, name: &str, help: &str, out: &mut String) {
+    fn write(&self, prefix: &str, name: &str, help: &str, out: &mut String) {
+        let name = format!("{prefix}:{name}");
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
         let mut sum = 0;
         for (end, bucket) in ENDS.iter().zip(&self.buckets) {
@@ -79,13 +80,13 @@ impl Metrics {
         }
     }
 
-    /// Appends all to `out`.
-    pub fn write(&self, out: &mut String) {
-        self.first.write("firth:time_to_first_token_seconds", "From the request to its first token.", out);
-        self.gap.write("firth:inter_token_seconds", "Between two tokens of a request.", out);
-        self.queue.write("firth:queue_seconds", "In the queue before the first step.", out);
-        self.whole.write("firth:request_seconds", "Of whole generations.", out);
-        let name = "firth:http_requests_total";
+    /// Appends all to `out`, under names that begin with `prefix`.
+    pub fn write(&self, prefix: &str, out: &mut String) {
+        self.first.write(prefix, "time_to_first_token_seconds", "From the request to its first token.", out);
+        self.gap.write(prefix, "inter_token_seconds", "Between two tokens of a request.", out);
+        self.queue.write(prefix, "queue_seconds", "In the queue before the first step.", out);
+        self.whole.write(prefix, "request_seconds", "Of whole generations.", out);
+        let name = format!("{prefix}:http_requests_total");
         let _ = writeln!(out, "# HELP {name} Requests by path and status.\n# TYPE {name} counter");
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         for ((path, status), n) in requests.iter() {

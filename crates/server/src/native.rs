@@ -34,8 +34,6 @@ pub struct NativeRequest {
     pub return_tokens: Option<bool>,
     /// Members of the answer to keep; a path such as `generation_settings/n_predict` becomes a key.
     pub response_fields: Option<Vec<String>>,
-    /// Ignored: slots are chosen by the engine, and the cache serves all of them.
-    pub id_slot: Option<i64>,
 }
 
 /// A request for `/infill`.
@@ -282,7 +280,7 @@ impl NativeForm {
             "index": i,
             "content": content,
             "tokens": if self.how.tokens { ids } else { &[] },
-            "id_slot": 0,
+            "id_slot": end.slot,
             "stop": true,
             "model": self.app.name,
             "tokens_predicted": end.timings.predicted_n,
@@ -323,7 +321,7 @@ impl NativeForm {
         Value::Object(out)
     }
 
-    fn delta(&mut self, i: usize, d: &Delta, out: &mut String) {
+    fn delta(&mut self, i: usize, slot: usize, d: &Delta, out: &mut String) {
         self.n_said[i] += d.ids.len();
         let content = d.text();
         self.has_new_line[i] |= content.contains('\n');
@@ -332,7 +330,7 @@ impl NativeForm {
             "content": content,
             "tokens": d.ids,
             "stop": false,
-            "id_slot": 0,
+            "id_slot": slot,
             "tokens_predicted": self.n_said[i],
             "tokens_evaluated": self.prompt(i).len(),
         });
@@ -356,7 +354,7 @@ impl Form for NativeForm {
                 event(None, &v, out);
             }
             Piece::Progress(_) => {}
-            Piece::Delta(d) => self.delta(i, &d, out),
+            Piece::Delta(d) => self.delta(i, choice.slot(), &d, out),
             Piece::End(end) => {
                 let last = self.last(i, "", &[], self.has_new_line[i], &end);
                 event(None, &self.kept(last), out);

@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use firth::Params;
+use firth::{Params, StopReason};
 use serde::{Deserialize, Serialize};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::Sampling;
+use crate::fields::Fields;
 use crate::generation::{Generation, Reading};
+use crate::structured::Rule;
 
 /// A generation and its answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -20,27 +21,14 @@ pub struct Record {
     pub prompt: Vec<u32>,
     /// Which of the answers to one prompt it was.
     pub choice: u32,
-    /// Whether thoughts and calls were read.
-    pub reads: bool,
-    /// Tokens at most.
-    pub max_tokens: Option<usize>,
-    /// Texts that end the answer.
-    pub stop: Vec<String>,
-    /// Whether end tokens were passed over.
-    pub ignore_eos: bool,
-    seed: u64,
-    temperature: f32,
-    top_k: u32,
-    top_p: f32,
-    min_p: f32,
-    repeat_penalty: f32,
-    frequency_penalty: f32,
-    presence_penalty: f32,
-    penalty_last_n: u32,
-    /// Ids with the bits of their biases, of which some are infinite.
-    bias: Vec<(u32, u32)>,
-    /// Whether a grammar held or samplers of the host took part, which are not recorded.
-    pub constrained: bool,
+    /// The seed of its random numbers.
+    pub seed: u64,
+    /// How it was sampled, with all defaults filled in.
+    pub fields: Fields,
+    /// What it was kept to.
+    pub rule: Option<Rule>,
+    /// How it was read: the end of the prompt's text where thoughts and calls were told from the answer.
+    pub tail: Option<String>,
     /// Tokens of the answer.
     pub answer: Vec<u32>,
     /// How it ended.
@@ -50,59 +38,42 @@ pub struct Record {
 impl Record {
     /// Of a generation that has no answer yet.
     pub fn new(app: &App, g: &Generation, choice: u32) -> Record {
-        let (s, p) = (&g.sampling, &g.sampling.params);
         Record {
             fingerprint: app.fingerprint.clone(),
             prompt: g.ids.clone(),
             choice,
-            reads: g.reading.is_some(),
-            max_tokens: s.max_tokens,
-            stop: s.stop.clone(),
-            ignore_eos: s.ignore_eos,
-            seed: p.seed,
-            temperature: p.temperature,
-            top_k: p.top_k,
-            top_p: p.top_p,
-            min_p: p.min_p,
-            repeat_penalty: p.repeat_penalty,
-            frequency_penalty: p.frequency_penalty,
-            presence_penalty: p.presence_penalty,
-            penalty_last_n: p.penalty_last_n,
-            bias: p.bias.iter().map(|(id, b)| (*id, b.to_bits())).collect(),
-            constrained: g.rule.is_some() || p.needs_host(),
+            seed: g.sampling.params.seed,
+            fields: g.sampling.fields(),
+            rule: g.rule.clone(),
+            tail: g.reading.as_ref().map(|r| r.tail.clone()),
             answer: Vec::new(),
             stop_type: String::new(),
         }
     }
 
     /// The generation, to be run again.
-    fn generation(&self, app: &App) -> Generation {
-        let params = Params {
-            seed: self.seed,
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repeat_penalty: self.repeat_penalty,
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
-            penalty_last_n: self.penalty_last_n,
-            bias: self.bias.iter().map(|(id, bits)| (*id, f32::from_bits(*bits))).collect(),
-            ..Params::default()
-        };
-        let sampling = Sampling {
-            params,
-            max_tokens: self.max_tokens,
-            stop: self.stop.clone(),
-            ignore_eos: self.ignore_eos,
-            n: 1,
-            cache: false,
-        };
-        let reading = || Reading { format: app.format, tail: String::new(), tools: Vec::new() };
-        Generation {
-            reading: self.reads.then(reading),
+    ///
+    /// # Errors
+    /// Fields that mean nothing to this model.
+    fn generation(&self, app: &App) -> Result<Generation, ApiError> {
+        let vocab = app.service.text().vocab();
+        let mut sampling = self.fields.sampling(vocab, &Params::default(), 1)?;
+        sampling.params.seed = self.seed;
+        sampling.cache = false;
+        let reading = |tail: &String| Reading { format: app.format, tail: tail.clone(), tools: Vec::new() };
+        Ok(Generation {
+            reading: self.tail.as_ref().map(reading),
+            rule: self.rule.clone(),
             first_choice: self.choice,
             ..Generation::new(self.prompt.clone(), sampling)
+        })
+    }
+
+    /// An answer has ended. One that the clock ended is as long as it was, whatever the clock says next time.
+    pub fn end(&mut self, stop: StopReason, by_clock: bool) {
+        self.stop_type = stop.as_str().to_owned();
+        if by_clock {
+            self.fields.n_predict = Some(self.answer.len() as i64);
         }
     }
 
@@ -128,14 +99,9 @@ pub struct Replayed {
 /// Runs a record again.
 ///
 /// # Errors
-/// It was made under a grammar, or the engine refuses.
+/// The engine refuses it.
 pub async fn replay(app: &Arc<App>, record: &Record) -> Result<Replayed, ApiError> {
-    if record.constrained {
-        return Err(ApiError::unsupported(
-            "the record was made under a grammar or by samplers of the host, which it does not hold",
-        ));
-    }
-    let mut choices = app.start(record.generation(app)).await?;
+    let mut choices = app.start(record.generation(app)?).await?;
     let whole = choices.remove(0).whole().await?;
     let text = app.service.text().vocab().decode_text(&whole.ids, false);
     let same = whole.ids.iter().zip(&record.answer).take_while(|(a, b)| a == b).count();

@@ -170,14 +170,18 @@ async fn restore(
 pub async fn metrics(State(app): State<Arc<App>>) -> Response {
     let mut out = String::new();
     engine(&app, &mut out);
-    app.metrics.write(&mut out);
+    app.metrics.write(&app.options.metrics_prefix, &mut out);
     let start = HeaderValue::from(app.created);
     let kind = HeaderValue::from_static("text/plain; version=0.0.4");
     let name = HeaderName::from_static("process-start-time-unix");
     ([(header::CONTENT_TYPE, kind), (name, start)], out).into_response()
 }
 
+/// Tokens of a page.
+const PAGE: usize = 64;
+
 fn engine(app: &App, out: &mut String) {
+    let prefix = &app.options.metrics_prefix;
     let c = app.service.counts();
     let seconds = |micros: u64| micros as f64 / 1e6;
     let rate = |n: u64, micros: u64| if micros > 0 { n as f64 / seconds(micros) } else { 0.0 };
@@ -222,6 +226,14 @@ fn engine(app: &App, out: &mut String) {
     ];
     let rows = counters.iter().map(|c| (c, "counter")).chain(gauges.iter().map(|g| (g, "gauge")));
     for ((name, help, value), kind) in rows {
-        let _ = writeln!(out, "# HELP firth:{name} {help}\n# TYPE firth:{name} {kind}\nfirth:{name} {value}");
+        let name = format!("{prefix}:{name}");
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
     }
+    // What a scheduler of several servers reads to know how much of a prefix a server may hold.
+    let (name, pages) = (format!("{prefix}:cache_config_info"), get(&c.pages[1]));
+    let _ = writeln!(
+        out,
+        "# HELP {name} Pages of keys and values.\n# TYPE {name} gauge\n\
+         {name}{{block_size=\"{PAGE}\",num_gpu_blocks=\"{pages}\"}} 1"
+    );
 }

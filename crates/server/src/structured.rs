@@ -6,6 +6,7 @@ use firth::text::grammar::{
 };
 use firth::text::output::{OutputFormat, Tool};
 use firth::{Constraint, ModelText};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::conversation::ToolChoice;
@@ -13,11 +14,45 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 
 /// A rule for answers; each answer has a constraint of its own.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "Written", into = "Written")]
 pub struct Rule {
     grammar: Grammar,
     /// The field that asked for it.
-    param: &'static str,
+    param: String,
+}
+
+/// A rule in a record.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Written {
+    JsonSchema(Value),
+    Regex(String),
+    Gbnf(String),
+    Lark(String),
+}
+
+impl From<Rule> for Written {
+    fn from(rule: Rule) -> Written {
+        match rule.grammar {
+            Grammar::JsonSchema(schema) => Written::JsonSchema(schema),
+            Grammar::Regex(text) => Written::Regex(text),
+            Grammar::Gbnf(text) => Written::Gbnf(text),
+            Grammar::Lark(text) => Written::Lark(text),
+        }
+    }
+}
+
+impl From<Written> for Rule {
+    fn from(written: Written) -> Rule {
+        let grammar = match written {
+            Written::JsonSchema(schema) => Grammar::JsonSchema(schema),
+            Written::Regex(text) => Grammar::Regex(text),
+            Written::Gbnf(text) => Grammar::Gbnf(text),
+            Written::Lark(text) => Grammar::Lark(text),
+        };
+        Rule { grammar, param: "rule".into() }
+    }
 }
 
 /// What goes into a request: the constraint, and what ends the answer where nothing can follow.
@@ -35,7 +70,7 @@ impl Rule {
             (None, Some(text)) => {
                 let grammar =
                     Grammar::from_gbnf(text).map_err(|e| ApiError::field("grammar", e.to_string()))?;
-                Ok(Some(Rule { grammar, param: "grammar" }))
+                Ok(Some(Rule { grammar, param: "grammar".into() }))
             }
             (None, None) => Ok(None),
         }
@@ -45,7 +80,7 @@ impl Rule {
     fn schema(schema: &Value) -> Rule {
         let any = schema.as_object().is_some_and(serde_json::Map::is_empty);
         let schema = if any { serde_json::json!({ "type": "object" }) } else { schema.clone() };
-        Rule { grammar: Grammar::JsonSchema(schema), param: "json_schema" }
+        Rule { grammar: Grammar::JsonSchema(schema), param: "json_schema".into() }
     }
 
     /// The same behind thoughts, where the format has such.
@@ -54,7 +89,7 @@ impl Rule {
     /// 400 for a grammar that cannot be read.
     pub fn behind_thoughts(self, format: OutputFormat, vocab: &Vocab, tail: &str) -> Result<Rule, ApiError> {
         let grammar =
-            answer_grammar(format, vocab, tail, &self.grammar).map_err(|e| error(self.param, &e))?;
+            answer_grammar(format, vocab, tail, &self.grammar).map_err(|e| error(&self.param, &e))?;
         Ok(Rule { grammar, ..self })
     }
 
@@ -84,7 +119,7 @@ impl Rule {
         }
         let grammar =
             tool_grammar(format, vocab, tail, tools, &must, parallel).map_err(|e| error("tools", &e))?;
-        Ok(Some(Rule { grammar, param: "tools" }))
+        Ok(Some(Rule { grammar, param: "tools".into() }))
     }
 
     /// Constraints for `n` answers. Compiling takes time: once, and off the threads that answer.
@@ -94,7 +129,7 @@ impl Rule {
     pub async fn constraints(self, text: ModelText, n: usize) -> Result<Vec<Parts>, ApiError> {
         let compile = move || {
             let compiled = text.grammars().and_then(|g| g.constraint(&self.grammar));
-            let first = compiled.map_err(|e| error(self.param, &e))?;
+            let first = compiled.map_err(|e| error(&self.param, &e))?;
             let others: Vec<_> = (1..n).map(|_| first.fork()).collect();
             let parts = |c: GrammarConstraint| {
                 let watch = c.watch();

@@ -127,6 +127,36 @@ fn who_goes_away_is_gone() {
     assert_eq!(first["tokens_predicted"], 3);
 }
 
+/// Who goes away while it is queued never begins, whatever it asked.
+#[test]
+fn who_goes_away_in_the_queue_never_begins() {
+    let s = common::server();
+    let held: Vec<_> = (0..4).map(|_| s.open(&long(true))).collect();
+    let wait_for = |n: usize| {
+        let start = Instant::now();
+        while s.app.service.taken() < n {
+            assert!(start.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    wait_for(4);
+    let message = json!([{"role": "user", "content": "a"}]);
+    let queued: Vec<_> = ["/completion", "/v1/completions", "/v1/chat/completions", "/v1/messages"]
+        .into_iter()
+        .flat_map(|path| [false, true].map(|stream| (path, stream)))
+        .map(|(path, stream)| {
+            let body = json!({"prompt": "a", "messages": message, "max_tokens": 400, "stream": stream});
+            s.open(&common::request(path, body.to_string().as_bytes(), ""))
+        })
+        .collect();
+    wait_for(12);
+    drop(queued);
+    s.wait_idle(Duration::from_secs(60));
+    drop(held);
+    let tasks: Vec<u64> = s.app.service.slots().iter().map(|s| s.task).collect();
+    assert!(tasks.iter().all(|t| (1..=4).contains(t)), "what was queued has begun: {tasks:?}");
+}
+
 /// The others notice nothing when somebody goes away in the middle of a long prompt.
 #[test]
 fn who_stays_notices_nothing() {
@@ -332,10 +362,19 @@ fn a_record_gives_the_same_again() {
     let s = common::start(common::engine(), o, ServiceOptions::default());
     let body = json!({"prompt": "Once upon", "max_tokens": 20, "n": 2, "logit_bias": [[7, false]], "repeat_penalty": 1.1});
     s.ask("/v1/completions", &body);
+    let host = json!({"prompt": "Once upon", "n_predict": 20, "mirostat": 2, "dry_multiplier": 0.8, "seed": u64::MAX >> 1,
+        "samplers": ["temperature", "typ_p", "top_k"], "typical_p": 0.9, "dry_sequence_breakers": ["a"], "temperature": 1.3});
+    s.ask("/completion", &host);
+    let schema =
+        json!({"type": "object", "required": ["a"], "properties": {"a": {"type": "string", "maxLength": 8}}});
+    s.ask("/completion", &json!({"prompt": "x", "json_schema": schema, "n_predict": 60}));
+    s.ask("/completion", &json!({"prompt": "x", "grammar": "root ::= [a-z]{3,9} \"\\n\"", "temperature": 2}));
+    let indent = json!({"prompt": "Once", "n_predict": 30, "grammar": "root ::= \"a\\n    b\\n  c\\n d\"", "n_indent": 4});
+    s.ask("/completion", &indent);
     drop(s);
     let fresh = common::server();
     let files: Vec<_> = std::fs::read_dir(&folder).expect("the folder").flatten().collect();
-    assert_eq!(files.len(), 2);
+    assert_eq!(files.len(), 6);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     for file in files {
         let text = std::fs::read_to_string(file.path()).expect("a record");
@@ -348,4 +387,49 @@ fn a_record_gives_the_same_again() {
         assert_eq!(replay(&record).difference.as_deref(), Some("the answers differ from token 3 on"));
     }
     let _ = std::fs::remove_dir_all(folder);
+}
+
+#[test]
+fn a_deep_look_at_health_decodes() {
+    let s = common::server();
+    let steps = || s.app.service.counts().steps.load(std::sync::atomic::Ordering::Relaxed);
+    let before = steps();
+    assert_eq!(s.get("/health?deep=1").status, 200);
+    assert_eq!(s.get("/health?deep=0").status, 200);
+    assert_eq!(steps(), before, "what it decodes is nobody's request");
+    let held: Vec<_> = (0..6).map(|_| s.open(&long(true))).collect();
+    while s.app.service.taken() < 6 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(s.get("/health?deep=1").status, 200, "while all sequences are at work");
+    drop(held);
+}
+
+#[test]
+fn lines_are_held_to_what_editors_ask() {
+    let s = common::server();
+    let grammar = "root ::= \"f\\n    b\\n  c\\n d\"";
+    let say = |extra: Value| {
+        let mut body = json!({"prompt": "Once", "n_predict": 40, "grammar": grammar, "temperature": 0});
+        body.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
+        let v = s.ask("/completion", &body);
+        (v["content"].as_str().expect("text").to_owned(), v["stop_type"].as_str().expect("a word").to_owned())
+    };
+    assert_eq!(say(json!({})).0, "f\n    b\n  c\n d");
+    assert_eq!(say(json!({"n_indent": 4})), ("f\n    b".into(), "limit".into()));
+    assert_eq!(say(json!({"n_indent": 2})), ("f\n    b\n  c".into(), "limit".into()));
+    let late = say(json!({"t_max_predict_ms": 1}));
+    assert!(late.1 == "limit" && late.0.contains('\n') && late.0.len() < 20, "{late:?}");
+    let r = s.post("/completion", &json!({"prompt": "a", "n_indent": -1}));
+    assert_eq!(r.status, 400, "{}", r.text());
+}
+
+#[test]
+fn a_slot_may_be_chosen() {
+    let s = common::server();
+    let body = |slot: i64| json!({"prompt": "Once", "n_predict": 4, "id_slot": slot});
+    for slot in [2, 0, 3] {
+        assert_eq!(s.ask("/completion", &body(slot))["id_slot"], slot);
+    }
+    assert!(s.ask("/completion", &body(99))["id_slot"].as_u64().is_some_and(|i| i < 4));
 }

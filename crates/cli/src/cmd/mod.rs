@@ -74,7 +74,7 @@ fn load(file: Arc<Gguf>, c: &Common, options: &EngineOptions) -> Result<Model> {
     bar.end();
     let model = model?;
     for w in model.vocab().warnings() {
-        eprintln!("firth: warning: {w}");
+        progress::say(format_args!("warning: {w}"));
     }
     Ok(model)
 }
@@ -131,7 +131,9 @@ fn warn_about_context(file: &Gguf, options: &EngineOptions) {
     if let (Some(ctx), Some(own)) = (options.ctx, own)
         && ctx > own as usize
     {
-        eprintln!("firth: warning: --ctx {ctx} is beyond the model's context of {own}; expect worse text");
+        progress::say(format_args!(
+            "warning: --ctx {ctx} is beyond the model's context of {own}; expect worse text"
+        ));
     }
 }
 

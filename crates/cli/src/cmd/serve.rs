@@ -1,15 +1,18 @@
 //! `firth serve`: a model over HTTP.
 
+use std::net::TcpListener;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use firth::{EngineOptions, Gguf, Service, ServiceOptions};
-use firth_server::{App, ServerOptions};
-use tokio::net::TcpListener;
+use firth_server::{App, Door, ServerOptions, ThoughtLimit, Tls};
+use tokio::runtime::Runtime;
 
 use crate::args::Serve;
 use crate::devices::engine_options;
+use crate::progress;
 
 /// Runs the command.
 pub fn serve(mut a: Serve) -> Result<()> {
@@ -29,7 +32,39 @@ pub fn serve(mut a: Serve) -> Result<()> {
             bail!("{flag} {} is no folder", folder.display());
         }
     }
+    if !a.metrics_prefix.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') || a.metrics_prefix.is_empty()
+    {
+        bail!("--metrics-prefix `{}`, expected letters, digits and _", a.metrics_prefix);
+    }
     let api_keys = keys(&a)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.context("starting the server")?;
+    let tls = tls(&a, &runtime)?;
+    let at = format!("{}:{}", a.host, a.port);
+    let listener = TcpListener::bind(&at).with_context(|| format!("listening on {at}"))?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    progress::say(format_args!("listening on {scheme}://{}", listener.local_addr()?));
+    // From here on there are answers, if only that the model loads.
+    let door = Door::new(a.cors);
+    let grace = Duration::from_secs(a.grace);
+    let listening = progress::listen();
+    let serving = runtime.spawn(firth_server::serve(listener, door.clone(), tls, grace, told_to_end()));
+    match load(a, api_keys) {
+        Ok(app) => {
+            door.open(app);
+            progress::say("ready");
+        }
+        // Told to end while it loaded.
+        Err(_) if progress::go_on().is_break() => {}
+        Err(e) => return Err(e),
+    }
+    runtime.block_on(serving).context("serving")??;
+    drop(listening);
+    Ok(())
+}
+
+/// The model at work, as it is to be served.
+fn load(a: Serve, api_keys: Vec<String>) -> Result<Arc<App>> {
     let file = super::open(a.model.as_deref(), &a.talk.common.override_kv)?;
     let mut engine =
         EngineOptions { parallel: a.parallel, pooling: a.pooling, ..engine_options(&a.talk.common) };
@@ -39,28 +74,30 @@ pub fn serve(mut a: Serve) -> Result<()> {
         name: a.alias.clone().unwrap_or_else(|| name_of(a.model.as_deref())),
         path: a.model.clone().unwrap_or_default(),
         api_keys,
-        cors: a.cors,
         defaults: Some(super::sampling::params(&model, &a.talk.sampling)?),
         seed: a.talk.sampling.seed,
         stop: a.talk.sampling.stop.clone(),
         ignore_eos: a.talk.sampling.ignore_eos,
+        thoughts: usize::try_from(a.reasoning_budget)
+            .ok()
+            .map(|tokens| ThoughtLimit { tokens, message: a.reasoning_budget_message.clone() }),
+        metrics_prefix: a.metrics_prefix.clone(),
         slot_path: a.slot_save_path.clone(),
         record: a.record.clone(),
         ping: (a.ping > 0).then(|| Duration::from_secs(a.ping)),
-        grace: Duration::from_secs(a.grace),
     };
     say_memory(&mut model);
-    let service =
-        ServiceOptions { queue: a.queue, cache_dir: a.cache_dir.clone(), ..ServiceOptions::default() };
+    let service = ServiceOptions { queue: a.queue, cache_dir: a.cache_dir, ..ServiceOptions::default() };
     let service = Service::start(model, service).context("starting the engine")?;
-    let app = App::new(service, options)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.context("starting the server")?.block_on(async move {
-        let at = format!("{}:{}", a.host, a.port);
-        let listener = TcpListener::bind(&at).await.with_context(|| format!("listening on {at}"))?;
-        eprintln!("firth: listening on http://{}", listener.local_addr()?);
-        Ok(firth_server::serve(listener, app, told_to_end()).await?)
-    })
+    Ok(App::new(service, options)?)
+}
+
+/// The certificate and its key, where connections are to be encrypted.
+fn tls(a: &Serve, runtime: &Runtime) -> Result<Option<Tls>> {
+    let (Some(certificate), Some(key)) = (&a.tls_cert, &a.tls_key) else { return Ok(None) };
+    let tls = runtime.block_on(Tls::from_files(certificate, key));
+    let files = || format!("reading --tls-cert {} and --tls-key {}", certificate.display(), key.display());
+    tls.map(Some).with_context(files)
 }
 
 /// Whether the model's embeddings can be had; what stands in their way ends the start where a pooling was asked for.
@@ -69,7 +106,7 @@ fn embeds(file: &Gguf, engine: &EngineOptions) -> Result<bool> {
         Ok(_) => Ok(true),
         Err(e) if engine.pooling.is_some() => Err(e.into()),
         Err(e) => {
-            eprintln!("firth: warning: no embeddings are served: {e}");
+            progress::say(format_args!("warning: no embeddings are served: {e}"));
             Ok(false)
         }
     }
@@ -80,12 +117,12 @@ fn say_memory(model: &mut firth::Model) {
     let r = model.engine().report().clone();
     let (ctx, n) = (model.engine().ctx(), model.engine().bounds().s);
     let mib = |bytes: u64| bytes >> 20;
-    eprintln!(
-        "firth: {n} sequences of {ctx} tokens; weights {} MiB, keys, values and cache up to {} MiB, scratch {} MiB",
+    progress::say(format_args!(
+        "{n} sequences of {ctx} tokens; weights {} MiB, keys, values and cache up to {} MiB, scratch {} MiB",
         mib(r.weight_bytes),
         mib(r.page_bytes),
         mib(r.scratch_bytes)
-    );
+    ));
 }
 
 fn keys(a: &Serve) -> Result<Vec<String>> {
@@ -108,9 +145,7 @@ fn name_of(model: Option<&str>) -> String {
 
 /// Ends with Ctrl-C or a request to terminate.
 async fn told_to_end() {
-    let listening = crate::progress::listen();
-    while crate::progress::go_on().is_continue() {
+    while progress::go_on().is_continue() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    drop(listening);
 }

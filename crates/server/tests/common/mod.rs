@@ -10,16 +10,14 @@ use std::time::Duration;
 
 use firth::{EngineOptions, Gguf, Model, Service, ServiceOptions};
 use firth_cpu::{CpuDevice, CpuOptions};
-use firth_server::{App, ServerOptions};
+use firth_server::{App, Door, ServerOptions, Tls};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 /// A running server.
 pub struct Server {
-    pub at: SocketAddr,
     pub app: Arc<App>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    pub listening: Listening,
 }
 
 pub fn engine() -> EngineOptions {
@@ -33,7 +31,7 @@ pub fn engine() -> EngineOptions {
 }
 
 pub fn options() -> ServerOptions {
-    ServerOptions { grace: Duration::from_secs(2), ..ServerOptions::default() }
+    ServerOptions::default()
 }
 
 /// A server with the usual settings.
@@ -52,28 +50,77 @@ pub fn start_file(
     options: ServerOptions,
     service: ServiceOptions,
 ) -> Server {
+    let door = Door::new(false);
+    let listening = listen(door.clone(), None);
+    let app = load_file(file, engine, options, service, None);
+    door.open(app.clone());
+    Server { app, listening }
+}
+
+/// The bundled model at work.
+pub fn load(engine: EngineOptions, options: ServerOptions, service: ServiceOptions) -> Arc<App> {
+    load_with(engine, options, service, None)
+}
+
+/// The same, with another chat template if one is given.
+pub fn load_with(
+    engine: EngineOptions,
+    options: ServerOptions,
+    service: ServiceOptions,
+    template: Option<&str>,
+) -> Arc<App> {
+    load_file(firth::bundled().expect("the bundled model"), engine, options, service, template)
+}
+
+fn load_file(
+    file: Arc<Gguf>,
+    engine: EngineOptions,
+    options: ServerOptions,
+    service: ServiceOptions,
+    template: Option<&str>,
+) -> Arc<App> {
     let device = CpuDevice::new(CpuOptions::new(2).expect("a level"));
     let model = Model::load(file, vec![Arc::new(device)], &engine, &mut |_| ControlFlow::Continue(()));
-    let service = Service::start(model.expect("it loads"), service).expect("a thread");
-    let app = App::new(service, options).expect("defaults");
+    let mut model = model.expect("it loads");
+    if let Some(template) = template {
+        model.set_template(template).expect("a template");
+    }
+    let service = Service::start(model, service).expect("a thread");
+    App::new(service, options).expect("defaults")
+}
+
+/// A socket that is answered.
+pub struct Listening {
+    pub at: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+/// Answers on a free port, encrypted where files of a certificate and its key are given.
+pub fn listen(door: Arc<Door>, tls: Option<[std::path::PathBuf; 2]>) -> Listening {
     let (stop, stopped) = oneshot::channel();
-    let (told, at) = std::sync::mpsc::channel();
-    let shared = app.clone();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = listener.local_addr().expect("an address");
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         runtime.expect("a runtime").block_on(async move {
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-            told.send(listener.local_addr().expect("an address")).expect("somebody waits");
-            let ended = firth_server::serve(listener, shared, async {
+            let tls = match tls {
+                Some([certificate, key]) => {
+                    Some(Tls::from_files(&certificate, &key).await.expect("a key that fits"))
+                }
+                None => None,
+            };
+            let stopped = async {
                 let _ = stopped.await;
-            });
+            };
+            let ended = firth_server::serve(listener, door, tls, Duration::from_secs(2), stopped);
             ended.await.expect("the socket works");
         });
     });
-    Server { at: at.recv().expect("an address"), app, stop: Some(stop), thread: Some(thread) }
+    Listening { at, stop: Some(stop), thread: Some(thread) }
 }
 
-impl Server {
+impl Listening {
     /// Ends the server and waits for it.
     pub fn end(&mut self) {
         drop(self.stop.take());
@@ -81,7 +128,34 @@ impl Server {
             thread.join().expect("the server ends well");
         }
     }
+}
 
+impl std::ops::Deref for Server {
+    type Target = Listening;
+
+    fn deref(&self) -> &Listening {
+        &self.listening
+    }
+}
+
+impl Server {
+    /// Ends the server and waits for it.
+    pub fn end(&mut self) {
+        self.listening.end();
+    }
+
+    /// Waits until nothing is at work.
+    #[track_caller]
+    pub fn wait_idle(&self, most: Duration) {
+        let start = std::time::Instant::now();
+        while self.app.service.taken() > 0 {
+            assert!(start.elapsed() < most, "still at work");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Listening {
     /// A request of raw bytes; status, headers and body.
     pub fn raw(&self, bytes: &[u8]) -> Reply {
         let mut stream = self.open(bytes);
@@ -98,7 +172,7 @@ impl Server {
     }
 
     pub fn get(&self, path: &str) -> Reply {
-        self.raw(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
+        self.raw(&get(path))
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Reply {
@@ -124,24 +198,18 @@ impl Server {
         assert_eq!(r.status, 200, "{path} {body}: {}", r.text());
         events(&r.text())
     }
-
-    /// Waits until nothing is at work.
-    #[track_caller]
-    pub fn wait_idle(&self, most: Duration) {
-        let start = std::time::Instant::now();
-        while self.app.service.taken() > 0 {
-            assert!(start.elapsed() < most, "still at work");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
 }
 
-impl Drop for Server {
+impl Drop for Listening {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.end();
         }
     }
+}
+
+pub fn get(path: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").into_bytes()
 }
 
 pub fn request(path: &str, body: &[u8], headers: &str) -> Vec<u8> {
@@ -174,7 +242,7 @@ impl Reply {
     }
 }
 
-pub fn read(stream: &mut TcpStream) -> Reply {
+pub fn read(stream: &mut impl Read) -> Reply {
     let mut r = BufReader::new(stream);
     let mut line = String::new();
     r.read_line(&mut line).expect("a status line");
