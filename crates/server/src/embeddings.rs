@@ -76,7 +76,7 @@ impl App {
         let mut out = Vec::with_capacity(texts.len());
         for texts in texts.chunks(at_once) {
             let requests = texts.iter().map(|ids| Request::embedding(ids.clone())).collect();
-            let streams = self.service.submit(requests, &[], &piece)?;
+            let streams = self.service.submit(requests, &[], &piece, None)?;
             for (mut events, ids) in streams.into_iter().zip(texts) {
                 let numbers = loop {
                     match events.next().await {

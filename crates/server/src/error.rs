@@ -175,7 +175,6 @@ impl From<EngineError> for ApiError {
                 ApiError::unsupported(e.to_string())
             }
             EngineError::Full { .. } => ApiError::unavailable(e.to_string()),
-            EngineError::NoText { .. } => ApiError::unsupported(e.to_string()),
             e => ApiError::server(e.to_string()),
         }
     }
