@@ -83,8 +83,9 @@ fn in_panels(w: &WeightSpec) -> bool {
 pub(crate) fn imagined(shared: &Shared, w: &WeightSpec) -> StoredWeight {
     let format = in_panels(w).then(|| Format::of(w.dtype));
     let mut out = StoredWeight { dims: dims(w), format, parts: Vec::new() };
+    let whole = 0..out.dims[1];
     let ranges = match format {
-        None => vec![0..out.dims[1]],
+        None => Vec::from([whole]),
         Some(_) => Cut::new(shared, &out).ranges(&out),
     };
     out.parts = ranges.into_iter().map(|range| Part { buffer: shared.nothing.clone(), range }).collect();
