@@ -22,7 +22,7 @@ pub enum Command {
     /// A conversation in the terminal; /help lists what can be done there
     Chat(Chat),
     /// Answers over HTTP, in the shapes of OpenAI, Anthropic, llama-server and Ollama
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Runs a generation that `firth serve --record` recorded, and says whether the answer is the same
     Replay(Replay),
     /// Prefill and decode rates, and the share of this machine's ceilings

@@ -34,7 +34,7 @@ pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Run(a) => run::run(a),
         Command::Chat(a) => chat::chat(a),
-        Command::Serve(a) => serve::serve(a),
+        Command::Serve(a) => serve::serve(*a),
         Command::Replay(a) => replay::replay(a),
         Command::Bench(a) => bench::bench(a),
         Command::Embed(a) => embed::embed(a),
