@@ -178,6 +178,11 @@ pub(crate) fn pieces(
             if found == 0 || found >= n {
                 return one(whole);
             }
+            // A file of a few rows is not to become one of millions.
+            if n > 2 * found {
+                let expected = format!("at least half of vocab_size, which is {n}");
+                return Err(checkpoint.wrong(tensor, format!("has {found} rows"), expected));
+            }
             let order = (0..n).map(|i| if i < found { i as u32 } else { 0 }).collect();
             whole.shape[0] = n as u64;
             one(Bytes { rows: Rows::Order(order), ..whole })
@@ -192,7 +197,7 @@ pub(crate) fn pieces(
             let [experts, both, width] = tensor.shape[..] else {
                 return Err(checkpoint.wrong(tensor, format!("has shape {:?}", tensor.shape), "three axes"));
             };
-            if both % 2 != 0 {
+            if !both.is_multiple_of(2) {
                 return Err(checkpoint.wrong(tensor, format!("has {both} rows an expert"), "an even number"));
             }
             let half = both / 2;

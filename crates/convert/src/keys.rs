@@ -8,6 +8,8 @@ use crate::rope;
 
 /// Layers, heads, experts: a file that says more is refused before anything is allocated for it.
 const MAX_COUNT: u32 = 1 << 16;
+/// Tokens.
+const MAX_VOCAB: u32 = 1 << 24;
 
 /// The keys of a model, and the counts that its tensors are taken apart by.
 #[derive(Default)]
@@ -65,13 +67,14 @@ impl Keys {
         }
         let n_vocab = match c.require_u32("vocab_size")? {
             0 => return Err(c.wrong("vocab_size", "1 or more")),
+            n if n > MAX_VOCAB => return Err(c.wrong("vocab_size", format!("at most {MAX_VOCAB}"))),
             n => n,
         };
         k.n_vocab = n_vocab as usize;
         k.set("vocab_size", n_vocab);
         let heads = count(c, "num_attention_heads")?;
         let kv_heads = c.u32("num_key_value_heads")?.unwrap_or(heads);
-        if kv_heads == 0 || kv_heads > heads || heads % kv_heads != 0 {
+        if kv_heads == 0 || kv_heads > heads || !heads.is_multiple_of(kv_heads) {
             return Err(c.wrong(
                 "num_key_value_heads",
                 format!("a divisor of num_attention_heads, which is {heads}"),
@@ -88,7 +91,7 @@ impl Keys {
                 return Err(c.wrong("hidden_size", expected));
             }
         };
-        if head_dim == 0 || head_dim % 2 != 0 || head_dim > MAX_COUNT {
+        if head_dim == 0 || !head_dim.is_multiple_of(2) || head_dim > MAX_COUNT {
             return Err(c.wrong("head_dim", format!("even, 2 to {MAX_COUNT}")));
         }
         k.head_dim = head_dim as usize;

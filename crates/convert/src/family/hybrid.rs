@@ -117,7 +117,7 @@ fn delta_net(arch: &'static str, c: Fields) -> Result<Keys, ConvertError> {
     l.n_value_heads = of("linear_num_value_heads")?;
     l.key_dim = of("linear_key_head_dim")?;
     l.value_dim = of("linear_value_head_dim")?;
-    if l.n_value_heads % l.n_key_heads != 0 {
+    if !l.n_value_heads.is_multiple_of(l.n_key_heads) {
         let expected = format!("a multiple of linear_num_key_heads, which is {}", l.n_key_heads);
         return Err(c.wrong("linear_num_value_heads", expected));
     }
