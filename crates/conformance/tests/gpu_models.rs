@@ -136,7 +136,15 @@ fn answers(
     spec: SpecOptions,
     temperature: f32,
 ) -> (Vec<Vec<u32>>, usize) {
-    let options = EngineOptions { ctx: Some(256), parallel: 2, batch: 64, spec, ..EngineOptions::default() };
+    let options = EngineOptions {
+        ctx: Some(256),
+        parallel: 2,
+        batch: 64,
+        spec,
+        // What is loaded stays on the device of all tests.
+        cache_bytes: 1 << 20,
+        ..EngineOptions::default()
+    };
     let mut s = Scheduler::new(load(file, device, &options));
     let mut r = models::Random(11);
     let mut prompt = |n: usize| -> Vec<u32> { (0..n).map(|_| 300 + r.below(3000) as u32).collect() };

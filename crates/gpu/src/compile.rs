@@ -221,9 +221,8 @@ impl<'a> CompileCx<'a> {
     pub fn run(&mut self) -> Result<(), LoadError> {
         let segment = self.segment;
         let folds = fold::find(self);
-        for (op, chain) in
-            segment.ops.iter().zip(folds.chains).zip(folds.folded).filter(|(_, f)| !f).map(|(o, _)| o)
-        {
+        for (i, op) in segment.ops.iter().enumerate().filter(|(i, _)| !folds.is_folded(*i)) {
+            let chain = folds.chains[i].clone();
             self.scope.clone_from(&op.scope);
             let types: Vec<Type> = op.inputs.iter().map(|v| segment.values[*v].ty).collect();
             let mut op = op.clone();

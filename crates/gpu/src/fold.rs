@@ -39,8 +39,15 @@ pub const MAX_SCALARS: usize = 7;
 pub(crate) struct Folds {
     /// Of each op the ops that follow it in its kernel.
     pub chains: Vec<Vec<Link>>,
+    /// The op in whose kernel an op is: its own, or that of one before it.
+    pub maker: Vec<usize>,
+}
+
+impl Folds {
     /// Whether an op is in the kernel of another.
-    pub folded: Vec<bool>,
+    pub fn is_folded(&self, op: usize) -> bool {
+        self.maker[op] != op
+    }
 }
 
 /// An op folded into a kernel.
@@ -73,14 +80,14 @@ pub(crate) fn find(cx: &CompileCx) -> Folds {
         reads: ops.iter().map(|o| of(&o.inputs)).collect(),
         writes: ops.iter().map(|o| of(&o.results)).collect(),
     };
-    let mut folds = Folds { chains: vec![Vec::new(); ops.len()], folded: vec![false; ops.len()] };
+    let mut folds = Folds { chains: vec![Vec::new(); ops.len()], maker: (0..ops.len()).collect() };
     for i in 0..ops.len() {
-        if folds.folded[i] || !MAKERS.contains(&ops[i].op.name()) || ops[i].results.len() != 1 {
+        if folds.is_folded(i) || !MAKERS.contains(&ops[i].op.name()) || ops[i].results.len() != 1 {
             continue;
         }
         let mut chain: Vec<Link> = Vec::new();
         while let Some(link) = next(cx, &reaches, &folds, i, &chain) {
-            folds.folded[link.op] = true;
+            folds.maker[link.op] = i;
             chain.push(link);
         }
         folds.chains[i] = chain;
@@ -104,11 +111,12 @@ fn next(cx: &CompileCx, r: &Reaches, folds: &Folds, i: usize, chain: &[Link]) ->
     let at = op.inputs.iter().position(|x| *x == v)?;
     let alone = op.inputs.iter().filter_map(|x| cx.reach(*x)).filter(|x| meet(x, &bytes)).count() == 1;
     let fits = elementwise::function_of(&op.op).is_some()
-        && !folds.folded[user]
+        && !folds.is_folded(user)
         && alone
         && same_elements(cx.layout(v), cx.layout(op.results[0]))
         && has_room(cx, i, chain, op);
-    (fits && is_read_once(r, user, &bytes) && may_run_at(cx, r, i, user, at)).then_some(Link { op: user, at })
+    (fits && is_read_once(r, user, &bytes) && may_run_at(cx, r, folds, i, user, at))
+        .then_some(Link { op: user, at })
 }
 
 /// Whether both are dense and of one shape: element `n` of one is element `n` of the other.
@@ -144,7 +152,7 @@ fn is_read_once(r: &Reaches, user: usize, bytes: &Range<usize>) -> bool {
 }
 
 /// Whether op `user`, whose operand `at` is made by the chain of op `i`, may run there.
-fn may_run_at(cx: &CompileCx, r: &Reaches, i: usize, user: usize, at: usize) -> bool {
+fn may_run_at(cx: &CompileCx, r: &Reaches, folds: &Folds, i: usize, user: usize, at: usize) -> bool {
     let ops = &cx.segment.ops;
     let y = ops[user].results[0];
     let Some(to) = cx.reach(y) else { return false };
@@ -163,7 +171,8 @@ fn may_run_at(cx: &CompileCx, r: &Reaches, i: usize, user: usize, at: usize) -> 
     });
     let others = ops[user].inputs.iter().enumerate().filter(|(n, _)| *n != at).all(|(_, &v)| {
         let there = match cx.reach(v) {
-            Some(x) => (i..user).all(|j| !any_meets(&r.writes[j], &x)),
+            // What was folded into an earlier kernel is there.
+            Some(x) => (i..user).all(|j| folds.maker[j] < i || !any_meets(&r.writes[j], &x)),
             None => matches!(cx.segment.values[v].place, Place::Weight(_)),
         };
         there && apart(v)

@@ -83,12 +83,11 @@ fn in_panels(w: &WeightSpec) -> bool {
 pub(crate) fn imagined(shared: &Shared, w: &WeightSpec) -> StoredWeight {
     let format = in_panels(w).then(|| Format::of(w.dtype));
     let mut out = StoredWeight { dims: dims(w), format, parts: Vec::new() };
-    let whole = 0..out.dims[1];
-    let ranges = match format {
-        None => Vec::from([whole]),
-        Some(_) => Cut::new(shared, &out).ranges(&out),
+    let part = |range| Part { buffer: shared.nothing.clone(), range };
+    out.parts = match format {
+        None => vec![part(0..out.dims[1])],
+        Some(_) => Cut::new(shared, &out).ranges(&out).into_iter().map(part).collect(),
     };
-    out.parts = ranges.into_iter().map(|range| Part { buffer: shared.nothing.clone(), range }).collect();
     out
 }
 

@@ -133,6 +133,9 @@ pub struct Choice {
     indent: usize,
     lines: Lines,
     n_bytes: usize,
+    /// The beginning of a line that may come to nothing; and whether one has.
+    held: String,
+    is_cut: bool,
     /// Set where a limit on lines has ended the answer.
     cut: Arc<AtomicBool>,
     parser: Option<OutputParser>,
@@ -220,6 +223,8 @@ impl App {
             indent: limits.indent,
             lines: Lines::default(),
             n_bytes: 0,
+            held: String::new(),
+            is_cut: false,
             cut: cuts[i].clone(),
             parser: g
                 .reading
@@ -365,7 +370,7 @@ impl Choice {
             Event::Done(f) => {
                 let mut events = Vec::new();
                 let rest = self.stream.finish();
-                let rest = self.cut_lines(rest);
+                let rest = self.cut_lines(&rest, true);
                 self.read(&rest, true, &mut events);
                 let word = self.stream.stopped().map(|i| self.stops[i].clone());
                 let by_limit = word.is_none() && f.stop == StopReason::Word && self.cut.load(Relaxed);
@@ -407,7 +412,7 @@ impl Choice {
             record.answer.push(id);
         }
         let text = self.stream.push((self.piece)(self.app.service.text().vocab(), id));
-        let text = self.cut_lines(text);
+        let text = self.cut_lines(&text, false);
         if text.is_empty() {
             return None;
         }
@@ -420,16 +425,26 @@ impl Choice {
         Some(std::mem::take(&mut self.next))
     }
 
-    /// The text without what a line that is set in too little has of it: that is not of the answer.
-    fn cut_lines(&mut self, mut text: String) -> String {
-        if self.indent > 0 {
-            let before = self.n_bytes;
-            self.n_bytes += text.len();
-            if let Some(end) = self.lines.push(text.as_bytes(), self.indent) {
-                text.truncate(end.saturating_sub(before));
-            }
+    /// The text without a line that is set in too little: that is not of the answer. What may be the beginning of one is
+    /// held back unless it is the last.
+    fn cut_lines(&mut self, text: &str, last: bool) -> String {
+        if self.indent == 0 {
+            return text.to_owned();
         }
-        text
+        if self.is_cut {
+            return String::new();
+        }
+        let mut all = std::mem::take(&mut self.held);
+        let begin = self.n_bytes - all.len();
+        all.push_str(text);
+        self.n_bytes += text.len();
+        if let Some(end) = self.lines.push(text.as_bytes(), self.indent) {
+            all.truncate(end - begin);
+            self.is_cut = true;
+        } else if let Some(end) = self.lines.blank_from().filter(|_| !last) {
+            self.held = all.split_off(end - begin);
+        }
+        all
     }
 
     /// Reads text, and what was held back where it is the last.

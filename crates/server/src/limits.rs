@@ -55,6 +55,11 @@ impl Lines {
         None
     }
 
+    /// Where the newline stands behind which only white space has come so far.
+    pub fn blank_from(&self) -> Option<usize> {
+        self.line.filter(|_| self.blank).map(|line| line - 1)
+    }
+
     /// Whether a line has ended.
     pub fn has_ended(&self) -> bool {
         self.line.is_some()
@@ -114,6 +119,14 @@ mod tests {
         check("f(x)\n", 4, None);
         check("a\nb", 0, None);
         check("a\nb", 1, Some(1));
+    }
+
+    #[test]
+    fn lines_that_may_be_cut_are_known() {
+        let mut lines = Lines::default();
+        for (text, from) in [("f", None), ("\n  ", Some(1)), ("a", None), ("\n", Some(5)), ("\n ", Some(6))] {
+            assert_eq!((lines.push(text.as_bytes(), 1), lines.blank_from()), (None, from), "{text:?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! An allocator that counts, on all threads, while it is asked to.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -11,6 +12,11 @@ static TRACING: AtomicBool = AtomicBool::new(false);
 /// Backtraces of what was allocated while that was asked for.
 static TRACES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+thread_local! {
+    /// Whether this thread is tracing an allocation.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
 struct Counter;
 
 #[global_allocator]
@@ -19,10 +25,12 @@ static ALLOCATOR: Counter = Counter;
 #[cold]
 fn note() {
     if TRACING.load(Ordering::SeqCst) {
-        COUNTING.store(false, Ordering::SeqCst);
-        let trace = std::backtrace::Backtrace::force_capture().to_string();
-        TRACES.lock().expect("nothing panics while it holds this").push(trace);
-        COUNTING.store(true, Ordering::SeqCst);
+        // What tracing allocates is nobody's.
+        if !INSIDE.replace(true) {
+            let trace = std::backtrace::Backtrace::force_capture().to_string();
+            TRACES.lock().expect("nothing panics while it holds this").push(trace);
+            INSIDE.set(false);
+        }
         return;
     }
     // The first one is shown; what showing it allocates is not counted.
@@ -83,8 +91,8 @@ pub fn expected(f: impl FnOnce()) -> usize {
     n
 }
 
-/// Runs `f`, all of whose allocations are on this thread, and returns the crate that each of them was made for: of its
-/// callers the nearest outside the standard library.
+/// Runs `f` and returns the crate that each allocation was made for: of its callers the nearest outside the standard
+/// library.
 pub fn owners(f: impl FnOnce()) -> Vec<String> {
     TRACING.store(true, Ordering::SeqCst);
     COUNTING.store(true, Ordering::SeqCst);
