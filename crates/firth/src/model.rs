@@ -212,9 +212,10 @@ impl Model {
             Err(EngineError::Full { .. }) => return Ok(()),
             Err(e) => return Err(e.into()),
         };
-        let feed = Feed { seq, ids: &[id], embeds: None, want: Want::Last, sampler: None };
-        let ran = engine.step(&[feed]);
-        let logits = if ran.is_ok() { engine.logits(0, 0) } else { &[] };
+        let speaks = engine.info().logits;
+        let want = if speaks { Want::Last } else { Want::None };
+        let ran = engine.step(&[Feed { seq, ids: &[id], embeds: None, want, sampler: None }]);
+        let logits = if ran.is_ok() && speaks { engine.logits(0, 0) } else { &[] };
         let finite = logits.iter().all(|l| !l.is_nan());
         engine.close(seq);
         match ran {
