@@ -29,10 +29,6 @@ pub(super) const KERNELS: [Kernel; 4] = [
 const MAX_KEY_DIM: usize = 2048;
 
 fn attends(op: &Op, inputs: &[Type]) -> bool {
-    // Numbers added to the scores of near keys are the CPU's alone.
-    if matches!(op, Op::Attend(a) if a.reach > 0) {
-        return false;
-    }
     let narrow = |t: &Type| t.layout().is_some_and(|l| l.shape.constant(0).is_some_and(|d| d <= MAX_KEY_DIM));
     words(op, inputs) && narrow(&inputs[1])
 }
@@ -278,6 +274,14 @@ fn sink(operand: usize, values: &Values) -> String {
     text.replace("$N", &operand.to_string()) + &values.lines(|v, e| format!("o{v}_{e} *= a;"))
 }
 
+/// Adds what stands for the key's distance in operand `n`, `[2 reach + 1, heads]`; scalar 4 is the reach.
+fn nearness(n: usize) -> String {
+    let text = "let reach = i32(scalar(4u));
+    let place = clamp(i32(block * 64u + l) - i32(index) + reach, 0, 2 * reach);
+    s = fma(lf$N(base($Nu) + u32(place) * s0($Nu) + h * s1($Nu)), LOG2_E, s);";
+    text.replace("$N", &n.to_string())
+}
+
 /// What tells one kind of attention from another in the text.
 struct Kind {
     /// Softmax, cap, sight and bias.
@@ -327,7 +331,8 @@ impl Kind {
             Sight::Whole => (0, "0u", "here.z"),
             Sight::Near(n) => (n, "index - min(width, index)", "min(index + width + 1u, here.z)"),
         };
-        let (listed, sees, scalars) = (false, None, Vec::new());
+        let (listed, sees) = (false, None);
+        let scalars = if plain.reach > 0 { vec![plain.reach as u32] } else { Vec::new() };
         let (first, head, open, close) = (first.into(), GROUP, "", "");
         Kind { plain, width, first, end, head, open, close, listed, sees, scalars }
     }
@@ -426,12 +431,14 @@ fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         format!("s = fma(-bitcast<f32>(buf{n}[h]), f32({far}), s);")
     });
     own.extend(slopes.map(|b| (b, false)));
+    let bias = if a.reach > 0 { nearness(y - 1) } else { bias };
+    let has_sinks = y - usize::from(a.reach > 0) > sinks;
     let mut names = vec![
         ("DOT", dot(dtype, spec.key_dim)),
         ("INIT", values.lines(|v, e| format!("var o{v}_{e} = 0.0;"))),
         ("BLOCK", values.lines(|v, e| format!("var b{v}_{e} = 0.0;"))),
         ("MERGE", values.lines(|v, e| format!("o{v}_{e} = fma(b{v}_{e}, b, o{v}_{e} * a);"))),
-        ("SINK", if y > sinks { sink(sinks, &values) } else { String::new() }),
+        ("SINK", if has_sinks { sink(sinks, &values) } else { String::new() }),
         ("STORE", values.store()),
         ("VALUE_DIM", spec.value_dim.to_string()),
         ("VALUE", values.value()),
