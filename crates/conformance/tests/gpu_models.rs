@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use firth::{Device, Dtype, EngineOptions, LogitsOptions};
-use firth_conformance::{fixture, gpu, models, wgsl};
+use firth_conformance::{cut_law as law, fixture, gpu, models, wgsl};
 use firth_engine::{DraftLength, Engine, Event, Request, Scheduler, SpecMode, SpecOptions, plan_only};
 use firth_gguf::Gguf;
 use firth_gpu::GpuOptions;
@@ -87,18 +87,8 @@ fn base_limits_suffice() {
 
 #[track_caller]
 fn cut_law(name: &str, file: &Arc<Gguf>, device: &Arc<dyn Device>, n: usize, kv: Dtype) {
-    let vocab = file.tensor("token_embd.weight").expect("an embedding").shape[1] as usize;
-    let mut r = models::Random(n as u64);
-    let ids: Vec<u32> = (0..n).map(|_| r.below(vocab) as u32).collect();
-    let options = |mates: usize| EngineOptions {
-        ctx: Some(n + 8),
-        parallel: mates + 1,
-        batch: n + mates,
-        outputs: Some(n.min(64)),
-        kv,
-        cache_bytes: 0,
-        ..EngineOptions::default()
-    };
+    let ids = law::ids(n, law::vocab(file));
+    let options = |mates: usize| EngineOptions { outputs: Some(n.min(64)), ..law::options(kv, n, mates) };
     let base = models::row_hashes(&mut load(file, device, &options(0)), &ids, &[], 0);
     for mates in [0, 3] {
         let mut engine = load(file, device, &options(mates));

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use firth::{Device, Dtype, EngineOptions};
-use firth_conformance::models::{self, Random};
+use firth_conformance::{cut_law, models};
 use firth_engine::{Engine, Feed, Sampler, Want};
 use firth_gguf::Gguf;
 use firth_gpu::{GpuDevice, GpuOptions};
@@ -39,7 +39,7 @@ pub fn run(a: &Args) -> Result<bool> {
     let device = GpuDevice::new(GpuOptions { adapter: a.adapter, ..GpuOptions::default() })?;
     println!("{} ({})", device.adapter().name, device.adapter().driver);
     let device: Arc<dyn Device> = Arc::new(device);
-    let equal = a.tokens == 0 || cut_law(a, &file, &device)?;
+    let equal = a.tokens == 0 || law_holds(a, &file, &device)?;
     if a.steps > 0 {
         host_time(a, &file, &device)?;
     }
@@ -50,29 +50,16 @@ fn load(file: &Arc<Gguf>, device: &Arc<dyn Device>, options: &EngineOptions) -> 
     Ok(Engine::load(file, vec![device.clone()], options, &mut |_| ControlFlow::Continue(()))?)
 }
 
-fn random_ids(file: &Gguf, n: usize) -> Result<Vec<u32>> {
-    let table = file.tensor("token_embd.weight").context("the file has no embedding")?;
-    let vocab = table.shape[1] as usize;
-    let mut r = Random(n as u64);
-    Ok((0..n).map(|_| r.below(vocab) as u32).collect())
-}
-
-fn cut_law(a: &Args, file: &Arc<Gguf>, device: &Arc<dyn Device>) -> Result<bool> {
+/// Whether bits are the same by every cut and beside others.
+fn law_holds(a: &Args, file: &Arc<Gguf>, device: &Arc<dyn Device>) -> Result<bool> {
     let n = a.tokens;
-    let ids = random_ids(file, n)?;
+    let ids = cut_law::ids(n, cut_law::vocab(file));
     let mut all = true;
     for kv in [Dtype::F16, Dtype::Q8_0] {
         let mut base = None;
         for mates in MATES {
-            let options = EngineOptions {
-                ctx: Some(n + 8),
-                parallel: mates + 1,
-                batch: n + mates,
-                outputs: Some(n.min(64)),
-                kv,
-                cache_bytes: 0,
-                ..EngineOptions::default()
-            };
+            // Logits of all rows at once may be beyond a binding.
+            let options = EngineOptions { outputs: Some(n.min(64)), ..cut_law::options(kv, n, mates) };
             let mut engine = load(file, device, &options)?;
             for cuts in CUTS {
                 let start = Instant::now();
@@ -97,7 +84,7 @@ fn host_time(a: &Args, file: &Arc<Gguf>, device: &Arc<dyn Device>) -> Result<()>
     let mut engine = load(file, device, &options)?;
     let seq = engine.open(0)?;
     let sampler = Sampler::new(Params { temperature: 0.0, ..Params::default() }, 0, 0);
-    let mut id = random_ids(file, 1)?[0];
+    let mut id = cut_law::ids(1, cut_law::vocab(file))[0];
     let mut each = Vec::with_capacity(a.steps);
     let mut dispatches = 0;
     for step in 0..WARM + a.steps {
