@@ -202,6 +202,7 @@ fn product(
     scratch: &mut [f32],
 ) {
     let (k, a) = (layout.k, &act.layout);
+    assert_eq!(panels.len(), range.len() * layout.panel_bytes(), "bytes of panels {range:?}");
     assert!(a.form == layout.form() && a.k == k, "activations {a:?} for a weight {layout:?}");
     assert!(act.data.len() >= a.row_words() * 4 * a.rows, "bytes of activations");
     assert!(scratch.len() >= layout.scratch_floats(), "scratch floats");
@@ -292,18 +293,10 @@ impl Call<'_> {
                 let block = |l: usize| &src[l * row_bytes + b * bytes..][..bytes];
                 block256::widen_integers(of, share, block, wide);
             }
-            let wide = wide.as_ptr();
+            let (at, bytes) = (wide.as_ptr(), wide.len());
             match share {
-                16 => self.tiles::<Blocks256<Integers<16>>>(
-                    wide,
-                    WIDE_BLOCK * self.layout.blocks(),
-                    panel..panel + 1,
-                ),
-                _ => self.tiles::<Blocks256<Integers<32>>>(
-                    wide,
-                    WIDE_BLOCK * self.layout.blocks(),
-                    panel..panel + 1,
-                ),
+                16 => self.tiles::<Blocks256<Integers<16>>>(at, bytes, panel..panel + 1),
+                _ => self.tiles::<Blocks256<Integers<32>>>(at, bytes, panel..panel + 1),
             }
         }
     }
