@@ -51,6 +51,10 @@ pub(crate) struct Job {
     pub running: Option<Running>,
     /// Certain rows in the next step.
     pub share: usize,
+    /// Which feed of the step they are.
+    pub feed: usize,
+    /// What a step sampled that was finished before its time, until it is told.
+    pub sampled: Option<Result<u32, EngineError>>,
     /// Whether the last of those rows goes into the log as guesses do, so that a snapshot serves the length before
     /// it too.
     open_end: bool,
@@ -142,6 +146,8 @@ impl Job {
             first_token: None,
             running: None,
             share: 0,
+            feed: 0,
+            sampled: None,
             open_end: false,
             guesses,
         })
@@ -202,6 +208,31 @@ impl Job {
             }
         }
         self.guesses.hidden.clear();
+    }
+
+    /// The last row that memory holds was never computed.
+    pub fn take_back(&mut self, engine: &mut Engine) {
+        let Some(r) = &self.running else { return };
+        let n = r.done - 1;
+        if engine.len(r.seq) > n && engine.rollback(r.seq, n).is_err() {
+            engine.close(r.seq);
+            self.running = None;
+        }
+    }
+
+    /// Whether the step after the next can be made without what the next one samples: it decodes, goes on whatever the
+    /// token is but for an end of its own, and the host has no say in what follows. Without `whole` a cached sequence serves no
+    /// shorter text, so where a watch may cut the text it is not run ahead of.
+    pub fn may_run_ahead(&self, ctx: usize, whole: bool) -> bool {
+        self.decodes()
+            && self.share == 1
+            && self.has_said()
+            && self.guesses.draft.is_empty()
+            && self.ids.len() + 1 < self.limit.min(ctx)
+            && self.logprobs.is_none()
+            && self.constraint.is_none()
+            && (whole || self.watch.is_none())
+            && !self.sampler.looks_back()
     }
 
     /// The sequence of an active job.
@@ -301,7 +332,7 @@ impl Job {
 
     /// Adds the job's rows to the planned step: its share, and behind it the draft, as far as the constraint
     /// allows it.
-    pub fn feed(&mut self, engine: &mut Engine, feed: usize) -> Result<(), EngineError> {
+    pub fn feed(&mut self, engine: &mut Engine) -> Result<(), EngineError> {
         let Running { seq, done, .. } = self.running.expect("an active job has a sequence");
         if !self.decodes() {
             let ids = &self.ids[done..done + self.share];
@@ -324,7 +355,7 @@ impl Job {
         let fed = engine.feed_planned(&rows, drafted + usize::from(self.open_end));
         self.ids.truncate(n);
         fed?;
-        self.sample_rows(engine, feed);
+        self.sample_rows(engine, self.feed);
         Ok(())
     }
 

@@ -50,6 +50,8 @@ pub struct Engine {
     /// What its embeddings are; `None` where it was loaded without.
     pub(crate) embedding: Option<EmbeddingKind>,
     pub(crate) pooled: Option<PooledProgram>,
+    /// Whether a step may take what the step before it sampled, unread.
+    pub(crate) runs_ahead: bool,
     pub(crate) seen: Vec<Seen>,
     pub(crate) identity: Identity,
     spec: SpecOptions,
@@ -144,6 +146,9 @@ impl Engine {
                 group_states[group.0 as usize].push(at);
             }
         }
+        let slots = Slots::find(&mut main, p.info.groups.len());
+        // Who guesses has to see what was sampled.
+        let runs_ahead = p.spec.longest() == 0 && slots.carries(&mut main)?;
         let bounds = p.main.graph.bounds;
         let layer_weights = layer_weights(&p.main.graph, main.plan());
         let scratch = main.plan().scratch_bytes() as u64 + main.program_bytes();
@@ -156,7 +161,8 @@ impl Engine {
             seconds: start.elapsed().as_secs_f64(),
         };
         Ok(Engine {
-            slots: Slots::find(&mut main, p.info.groups.len()),
+            slots,
+            runs_ahead,
             scratch: Scratch::new(&bounds),
             ask: p.info.logits.then(|| Ask::find(&main, p.main.sampler)),
             embedding: p.embedding,
@@ -217,6 +223,11 @@ impl Engine {
     /// The sequences and the prefix tree.
     pub fn memory(&mut self) -> &mut Memory {
         &mut self.memory
+    }
+
+    /// The same, to look at.
+    pub fn books(&self) -> &Memory {
+        &self.memory
     }
 
     /// How it speculates.

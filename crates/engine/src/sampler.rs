@@ -35,6 +35,11 @@ impl Sampler {
         self.chain.is_some()
     }
 
+    /// Whether what it draws depends on more than logits and the token's index.
+    pub(crate) fn looks_back(&self) -> bool {
+        self.on_host() || self.params.has_penalties() || self.mask.is_some()
+    }
+
     /// Draws the token that follows `tokens`, the whole sequence, on the host. Each token is to be asked for once
     /// and in order: some stages learn from what they drew.
     ///

@@ -1,11 +1,15 @@
 //! Requests: admission, prefill in chunks beside decoding, drafts, parking, ends.
 
+mod ahead;
+
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use firth_memory::Memory;
 use firth_models::SamplerBounds;
 
+use self::ahead::Ahead;
 use crate::error::EngineError;
 use crate::job::{Job, Taken};
 use crate::load::Engine;
@@ -25,6 +29,9 @@ pub struct Scheduler {
     waiting: VecDeque<Job>,
     /// Oldest first.
     active: Vec<Job>,
+    /// Ended, but for a row in the step that is under way.
+    leaving: Vec<Job>,
+    ahead: Ahead,
     /// Whether a job was parked and none has ended since: nothing is admitted until one does.
     crowded: bool,
     parked: u64,
@@ -34,7 +41,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// No requests yet.
     pub fn new(engine: Engine) -> Self {
-        let active = Vec::with_capacity(engine.bounds().s);
+        let (active, leaving) = [(); 2].map(|()| Vec::with_capacity(engine.bounds().s)).into();
         let drafting = Drafting::new(&engine);
         Scheduler {
             engine,
@@ -42,15 +49,17 @@ impl Scheduler {
             pace: Pace::default(),
             waiting: VecDeque::new(),
             active,
+            leaving,
+            ahead: Ahead::default(),
             crowded: false,
             parked: 0,
             next: 0,
         }
     }
 
-    /// The engine.
-    pub fn engine(&mut self) -> &mut Engine {
-        &mut self.engine
+    /// The sequences and the prefix tree as they are.
+    pub fn memory(&self) -> &Memory {
+        self.engine.books()
     }
 
     /// Uses a drafter of the caller's; the engine must be loaded with [`SpecMode::Custom`](crate::SpecMode).
@@ -85,9 +94,7 @@ impl Scheduler {
             return self.waiting.remove(i).map(|j| j.finished(StopReason::Word));
         }
         let i = self.active.iter().position(|j| j.id == id)?;
-        let finished = self.active[i].finished(StopReason::Word);
-        self.end(i, true);
-        Some(finished)
+        Some(self.end_or_leave(i))
     }
 
     /// Requests in the queue, parked ones among them.
@@ -107,7 +114,7 @@ impl Scheduler {
 
     /// Whether anything waits or works.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.active.is_empty()
+        self.waiting.is_empty() && self.active.is_empty() && self.leaving.is_empty()
     }
 
     /// One step: admit, draft, compute, sample. `on` hears of tokens and ends; `Break` cancels that request.
@@ -119,28 +126,48 @@ impl Scheduler {
     pub fn tick(&mut self, on: On) -> Result<(), EngineError> {
         let ticked = self.try_tick(on);
         if ticked.is_err() {
-            self.engine.abandon();
-            self.active.iter_mut().for_each(|j| j.look_back(&mut self.engine));
-            self.again();
+            self.give_up();
         }
         ticked
     }
 
     fn try_tick(&mut self, on: On) -> Result<(), EngineError> {
+        if let Some(e) = self.ahead.failed.take() {
+            return Err(e);
+        }
+        let under_way = std::mem::take(&mut self.ahead.flying);
+        if !under_way && !self.make_step(on)? {
+            return Ok(());
+        }
+        let start = Instant::now();
+        if !under_way {
+            self.engine.submit()?;
+        }
+        self.run_ahead()?;
+        self.engine.finish()?;
+        let seconds = start.elapsed().as_secs_f64();
+        if !self.active.is_empty() {
+            self.drafting.note_step(&self.active, seconds);
+            self.note_pace(seconds);
+        }
+        match self.ahead.kept {
+            true => self.advance_kept(on),
+            false => {
+                self.advance(on);
+                self.let_go();
+            }
+        }
+        Ok(())
+    }
+
+    /// Admits, plans, drafts and feeds a step; whether it has any rows.
+    fn make_step(&mut self, on: On) -> Result<bool, EngineError> {
+        self.tell_held(on);
         self.admit(on);
         self.plan(on)?;
         self.drafting.propose(&mut self.engine, &mut self.active)?;
         self.fill(on);
-        if self.active.iter().all(|j| j.share == 0) {
-            return Ok(());
-        }
-        let start = Instant::now();
-        self.engine.compute()?;
-        let seconds = start.elapsed().as_secs_f64();
-        self.drafting.note_step(&self.active, seconds);
-        self.note_pace(seconds);
-        self.advance(on);
-        Ok(())
+        Ok(self.active.iter().any(|j| j.share > 0))
     }
 
     /// Runs until nothing is left.
@@ -162,11 +189,14 @@ impl Scheduler {
         }
     }
 
+    /// Whether a request that waits may be taken up.
+    fn may_admit(&self) -> bool {
+        let room = self.active.len() < self.engine.bounds().s;
+        room && !self.waiting.is_empty() && (!self.crowded || self.active.is_empty())
+    }
+
     fn admit(&mut self, on: On) {
-        while self.active.len() < self.engine.bounds().s {
-            if self.crowded && !self.active.is_empty() {
-                return;
-            }
+        while self.may_admit() {
             let Some(mut job) = self.waiting.pop_front() else { return };
             match job.start(&mut self.engine) {
                 Ok(()) => {
@@ -286,7 +316,8 @@ impl Scheduler {
                 i += 1;
                 continue;
             }
-            match job.feed(&mut self.engine, feed) {
+            job.feed = feed;
+            match job.feed(&mut self.engine) {
                 Ok(()) => (i, feed) = (i + 1, feed + 1),
                 Err(e) => self.fail(i, e, on),
             }
@@ -295,13 +326,14 @@ impl Scheduler {
 
     /// Notes what the step computed and takes the sampled tokens.
     fn advance(&mut self, on: On) {
-        let (mut i, mut feed) = (0, 0);
+        let mut i = 0;
         while i < self.active.len() {
             let job = &mut self.active[i];
             if job.share == 0 {
                 i += 1;
                 continue;
             }
+            let feed = job.feed;
             let ended = match job.decodes() {
                 true => verify(&mut self.engine, job, feed, on),
                 false => {
@@ -316,7 +348,6 @@ impl Scheduler {
                     }
                 }
             };
-            feed += 1;
             match ended {
                 None => i += 1,
                 Some(event) => {

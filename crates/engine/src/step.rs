@@ -5,6 +5,8 @@
 //! for every sequence, [`Engine::plan`], [`Engine::feed_planned`], [`Engine::compute`], and [`Engine::keep`] with
 //! what is to stay.
 
+mod carried;
+
 use firth_graph::{Extents, Runner, slot_table};
 use firth_memory::{Append, Seq};
 use firth_models::{SamplerBounds, names};
@@ -353,11 +355,8 @@ impl Engine {
     /// A device is lost. Sequences whose state the step was writing are cut back to what a snapshot holds of
     /// them, or to nothing; the others are as before.
     pub fn compute(&mut self) -> Result<(), EngineError> {
-        let ran = self.try_compute();
-        if ran.is_err() {
-            self.memory.fail();
-        }
-        ran
+        self.submit()?;
+        self.finish()
     }
 
     /// Keeps the first `rows` rows of a feed: the certain ones and the guesses that were right.
@@ -370,14 +369,6 @@ impl Engine {
             f.certain
         );
         self.memory.commit(f.seq, &self.scratch.ids[f.row..f.row + rows]);
-    }
-
-    fn try_compute(&mut self) -> Result<(), EngineError> {
-        for s in 0..self.scratch.feeds.len() {
-            self.fill_tables(s);
-        }
-        self.want();
-        Ok(self.runner.run(self.scratch.extents())?)
     }
 
     /// Asks for what is read of the step's results: logits that are shown, and hidden rows that a draft may go on from.
@@ -412,12 +403,7 @@ impl Engine {
 
     /// The token sampled from output row `o` of feed `feed` of the last step.
     pub fn sampled(&self, feed: usize, o: usize) -> Result<u32, EngineError> {
-        let slot = self.slots.of_logits.expect("a feed that gave logits").sampled;
-        match self.runner.host().i32(slot)[self.scratch.feeds[feed].out + o] {
-            firth_graph::op::SAMPLE_NAN => Err(EngineError::Nan),
-            id if id < 0 => Err(EngineError::NothingAllowed),
-            id => Ok(id as u32),
-        }
+        self.sampled_row(self.scratch.feeds[feed].out + o)
     }
 
     /// Row `i` of feed `feed` of the last step as it is behind the final norm, where the feed asked for [`Want::Hidden`].

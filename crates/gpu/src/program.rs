@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use firth_graph::{Extents, HostValues, Layout, LoadError, Lost, Place, Program, Segment, Ticket};
+use firth_graph::{Carry, Extents, HostValues, Layout, LoadError, Lost, Place, Program, Segment, Ticket};
 
 use crate::agree::Choice;
 use crate::compile::{self, CompileCx, Draft, Dry, Groups, PARAM_BYTES};
@@ -87,6 +87,16 @@ struct Slot {
     layout: Layout,
     /// Byte in the arena.
     at: usize,
+    /// Bytes of the largest step.
+    most: usize,
+}
+
+/// Where an output stays for the next step: no buffer is copied into itself.
+struct CarryBuffer {
+    buffer: wgpu::Buffer,
+    /// The output, among those that the segment writes; the input, among those that it reads.
+    from: usize,
+    to: usize,
 }
 
 /// Extents come first in an upload.
@@ -102,6 +112,7 @@ pub(crate) struct GpuProgram {
     readbacks: [Readback; FLIGHTS],
     reads: Vec<Slot>,
     writes: Vec<Slot>,
+    carry: Option<CarryBuffer>,
     /// The upload as it is put together.
     staged: Vec<u8>,
     /// Steps on their way, oldest first.
@@ -140,7 +151,11 @@ fn storage(segment: &Segment, slot: usize) -> Layout {
 }
 
 fn slots(segment: &Segment, of: &[usize], at: &[usize]) -> Vec<Slot> {
-    of.iter().map(|&slot| Slot { slot, layout: storage(segment, slot), at: at[slot] }).collect()
+    let one = |&slot: &usize| {
+        let layout = storage(segment, slot);
+        Slot { slot, layout, at: at[slot], most: padded(layout.bytes(&segment.bounds)) }
+    };
+    of.iter().map(one).collect()
 }
 
 impl GpuProgram {
@@ -184,9 +199,7 @@ impl GpuProgram {
         writes: Vec<Slot>,
     ) -> Result<Self, LoadError> {
         use wgpu::BufferUsages as Usage;
-        let size = |slots: &[Slot]| -> usize {
-            slots.iter().map(|s| padded(s.layout.bytes(&segment.bounds))).sum::<usize>()
-        };
+        let size = |slots: &[Slot]| slots.iter().map(|s| s.most).sum::<usize>();
         let (up, back) = (EXTENT_BYTES + size(&reads), size(&writes));
         if arena_bytes as u64 > shared.max_binding() {
             let (what, device) = ("activations (a smaller --batch needs less)".into(), shared.name.clone());
@@ -229,6 +242,7 @@ impl GpuProgram {
             readbacks,
             reads,
             writes,
+            carry: None,
             staged: Vec::with_capacity(up),
             flights: VecDeque::with_capacity(FLIGHTS),
             unread: None,
@@ -254,7 +268,7 @@ impl GpuProgram {
     }
 
     /// Encodes and submits a step: one pass, or where it is long several. Returns the last submission and the dispatches.
-    fn send(&self, step: &Extents, readback: &Readback) -> (wgpu::SubmissionIndex, u64) {
+    fn send(&self, step: &Extents, carried: &[Carry], readback: &Readback) -> (wgpu::SubmissionIndex, u64) {
         let conn = &self.shared.conn;
         let mut encoder = conn.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(&self.upload, 0, &self.extents, 0, EXTENT_BYTES as u64);
@@ -266,6 +280,7 @@ impl GpuProgram {
             }
             from += n;
         }
+        self.take_carried(carried, &mut encoder);
         let (mut next, mut started) = (0, 0);
         loop {
             let n;
@@ -283,7 +298,29 @@ impl GpuProgram {
             encoder.copy_buffer_to_buffer(&self.arena, p.at as u64, &readback.buffer, to, n);
             to += n;
         }
+        self.leave_carried(step, &mut encoder);
         (conn.queue.submit([encoder.finish()]), started)
+    }
+
+    /// Copies what the step before left.
+    fn take_carried(&self, carried: &[Carry], encoder: &mut wgpu::CommandEncoder) {
+        for c in carried {
+            let own = self.carry.as_ref().expect("a program that was asked whether it carries");
+            let (from, to) = (&self.writes[own.from], &self.reads[own.to]);
+            assert_eq!((c.from.0, c.to.0), (from.slot, to.slot), "what was asked for is carried");
+            let at = (to.at + c.to.1) as u64;
+            encoder.copy_buffer_to_buffer(&own.buffer, c.from.1 as u64, &self.arena, at, c.bytes as u64);
+        }
+    }
+
+    /// Leaves for the next step what it may take.
+    fn leave_carried(&self, step: &Extents, encoder: &mut wgpu::CommandEncoder) {
+        let Some(own) = &self.carry else { return };
+        let from = &self.writes[own.from];
+        let n = padded(from.layout.bytes(step)) as u64;
+        if n > 0 {
+            encoder.copy_buffer_to_buffer(&self.arena, from.at as u64, &own.buffer, 0, n);
+        }
     }
 
     /// A pass of the dispatches from `first` on, as many as one submission takes; the first that is left, and how many were
@@ -406,7 +443,7 @@ impl Program for GpuProgram {
         let readback = (ticket.0 % FLIGHTS as u64) as usize;
         self.readbacks[readback].choose(&self.writes, &step, host);
         let to = &self.readbacks[readback];
-        let (submission, started) = self.send(&step, to);
+        let (submission, started) = self.send(&step, host.carried(), to);
         self.shared.check()?;
         let back = to.bytes();
         if back > 0 {
@@ -435,6 +472,18 @@ impl Program for GpuProgram {
             t.wait += start.elapsed();
         }
         landed
+    }
+
+    fn carries(&mut self, from: usize, to: usize) -> Result<bool, LoadError> {
+        let find = |slots: &[Slot], slot: usize| slots.iter().position(|s| s.slot == slot);
+        let (Some(from), Some(to)) = (find(&self.writes, from), find(&self.reads, to)) else {
+            return Ok(false);
+        };
+        let usage = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        let buffer = self.shared.buffer("outputs for the next step", self.writes[from].most as u64, usage)?;
+        self.bytes += buffer.size();
+        self.carry = Some(CarryBuffer { buffer, from, to });
+        Ok(true)
     }
 
     fn profile(&mut self, on: bool) -> Vec<(String, f64, u64)> {

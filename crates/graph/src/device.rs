@@ -181,11 +181,23 @@ pub struct Dispatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(pub u64);
 
+/// Bytes of an input that a step takes from an output of the step before it, without the host in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carry {
+    /// Slot of the output, and the first byte in it.
+    pub from: (usize, usize),
+    /// Slot of the input, and the first byte in it.
+    pub to: (usize, usize),
+    /// How many; multiples of 4, as the first bytes are.
+    pub bytes: usize,
+}
+
 /// Values in host memory that segments exchange with the host and with each other: step inputs, transfers
 /// and outputs. Allocated once for the largest step.
 #[derive(Debug, Default)]
 pub struct HostValues {
     slots: Vec<HostSlot>,
+    carried: Vec<Carry>,
 }
 
 #[derive(Debug)]
@@ -201,7 +213,7 @@ impl HostValues {
     /// One slot per size in bytes, zeroed.
     pub fn new(sizes: &[usize]) -> Self {
         let slot = |&bytes: &usize| HostSlot { words: vec![0; bytes.div_ceil(16)], bytes, wanted: None };
-        HostValues { slots: sizes.iter().map(slot).collect() }
+        HostValues { slots: sizes.iter().map(slot).collect(), carried: Vec::new() }
     }
 
     /// Bytes of slot `i`.
@@ -266,6 +278,35 @@ impl HostValues {
     /// The bytes that are read of slot `i`; `None` where all of it is.
     pub fn wanted(&self, i: usize) -> Option<&[Range<usize>]> {
         self.slots[i].wanted.as_deref()
+    }
+
+    /// Makes room for `n` entries of [`carry`](Self::carry).
+    pub fn may_carry(&mut self, n: usize) {
+        self.carried.reserve_exact(n);
+    }
+
+    /// The next step takes these bytes from the step before it ([`Program::carries`]); what the input slot holds in their
+    /// place is not read.
+    pub fn carry(&mut self, c: Carry) {
+        match self.carried.last_mut() {
+            Some(last)
+                if (last.from.0, last.from.1 + last.bytes, last.to.0, last.to.1 + last.bytes)
+                    == (c.from.0, c.from.1, c.to.0, c.to.1) =>
+            {
+                last.bytes += c.bytes;
+            }
+            _ => self.carried.push(c),
+        }
+    }
+
+    /// What the next step takes from the step before it.
+    pub fn carried(&self) -> &[Carry] {
+        &self.carried
+    }
+
+    /// The next step takes nothing from the step before it.
+    pub fn carry_none(&mut self) {
+        self.carried.clear();
     }
 
     /// Number of slots.
@@ -339,6 +380,16 @@ pub trait Program: Send {
 
     /// Waits for a step; its results are then in `host`.
     fn finish(&mut self, ticket: Ticket, host: &mut HostValues) -> Result<(), Lost>;
+
+    /// Whether a step may take bytes of its input `to` from what the step submitted before it leaves in the output `from`,
+    /// finished or not ([`HostValues::carry`]): so two steps may be on their way. Asked once, before the first step.
+    ///
+    /// # Errors
+    /// It could, but for memory.
+    fn carries(&mut self, from: usize, to: usize) -> Result<bool, LoadError> {
+        let _ = (from, to);
+        Ok(false)
+    }
 
     /// Bytes of scratch it holds besides the segment's arena.
     fn scratch_bytes(&self) -> u64;

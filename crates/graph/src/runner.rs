@@ -1,6 +1,6 @@
 //! Resources of a loaded model, and the runner of one of its programs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -73,8 +73,13 @@ pub struct Runner {
     plan: Plan,
     programs: Vec<Box<dyn Program>>,
     host: HostValues,
+    /// Steps whose last segment was submitted and is not finished, oldest first.
+    under_way: VecDeque<Ticket>,
     steps: u64,
 }
+
+/// Steps that may be under way at once.
+const FLIGHTS: usize = 2;
 
 impl Runner {
     /// Compiles `plan` over loaded resources.
@@ -98,7 +103,8 @@ impl Runner {
             programs.push(resources.devices[segment.device].compile(segment)?);
         }
         let sizes: Vec<usize> = plan.host.iter().map(|h| h.bytes).collect();
-        Ok(Runner { plan, programs, host: HostValues::new(&sizes), steps: 0 })
+        let under_way = VecDeque::with_capacity(FLIGHTS);
+        Ok(Runner { plan, programs, host: HostValues::new(&sizes), under_way, steps: 0 })
     }
 
     /// The plan.
@@ -134,15 +140,74 @@ impl Runner {
         &self.host
     }
 
+    /// Whether steps may take bytes of input `to` from output `from` of the step before them, in up to `n` ranges
+    /// ([`HostValues::carry`]): then a step may be submitted before the one before it is finished. Asked once, at load.
+    ///
+    /// # Errors
+    /// Memory does not suffice.
+    pub fn carries(&mut self, from: usize, to: usize, n: usize) -> Result<bool, LoadError> {
+        let [segment] = &self.plan.segments[..] else { return Ok(false) };
+        let both_ends = segment.writes.contains(&from) && segment.reads.contains(&to);
+        let carries = both_ends && self.programs[0].carries(from, to)?;
+        if carries {
+            self.host.may_carry(n);
+        }
+        Ok(carries)
+    }
+
     /// Runs one step. Allocates nothing.
     pub fn run(&mut self, step: Extents) -> Result<(), Lost> {
+        self.submit(step)?;
+        self.finish()
+    }
+
+    /// Starts a step: its last segment is then under way. Where another step still is, the inputs of this one are carried
+    /// from it or known. Allocates nothing.
+    ///
+    /// # Errors
+    /// A device is lost; no step is under way any more.
+    pub fn submit(&mut self, step: Extents) -> Result<(), Lost> {
         assert!(step.within(&self.plan.bounds), "step {step:?} exceeds the plan's {:?}", self.plan.bounds);
-        for program in &mut self.programs {
+        let most = if self.programs.len() == 1 { FLIGHTS } else { 1 };
+        assert!(self.under_way.len() < most, "at most {most} steps are under way");
+        let submitted = self.try_submit(step);
+        self.host.carry_none();
+        match submitted {
+            Ok(ticket) => self.under_way.extend(ticket),
+            Err(e) => return Err(self.drop_all(e)),
+        }
+        Ok(())
+    }
+
+    fn try_submit(&mut self, step: Extents) -> Result<Option<Ticket>, Lost> {
+        let Some((last, before)) = self.programs.split_last_mut() else { return Ok(None) };
+        for program in before {
             let ticket = program.submit(step, &mut self.host)?;
             program.finish(ticket, &mut self.host)?;
         }
+        last.submit(step, &mut self.host).map(Some)
+    }
+
+    /// Waits for the oldest step that is under way; its results are then in the host values. Allocates nothing.
+    ///
+    /// # Errors
+    /// A device is lost; no step is under way any more.
+    pub fn finish(&mut self) -> Result<(), Lost> {
+        if let (Some(program), Some(ticket)) = (self.programs.last_mut(), self.under_way.pop_front()) {
+            program.finish(ticket, &mut self.host).map_err(|e| self.drop_all(e))?;
+        }
         self.steps += 1;
         Ok(())
+    }
+
+    /// Lets the steps under way end, whatever comes of them.
+    fn drop_all(&mut self, e: Lost) -> Lost {
+        if let Some(program) = self.programs.last_mut() {
+            for ticket in self.under_way.drain(..) {
+                let _ = program.finish(ticket, &mut self.host);
+            }
+        }
+        e
     }
 
     /// Steps run so far.

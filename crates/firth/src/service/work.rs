@@ -274,7 +274,7 @@ impl Work {
         self.board.show(self.shown.iter().copied());
         let scheduler = self.model.scheduler();
         let (waiting, parked) = (scheduler.waiting(), scheduler.parked());
-        let memory = scheduler.engine().memory();
+        let memory = scheduler.memory();
         let stats = memory.stats();
         let (mut used, mut all) = (0, 0);
         for (group, spec) in memory.spec().groups.iter().enumerate() {
