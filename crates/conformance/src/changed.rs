@@ -7,18 +7,28 @@ use firth_graph::*;
 
 /// Makes another program of one.
 type Wrap = Box<dyn Fn(Box<dyn Program>) -> Box<dyn Program> + Send + Sync>;
+/// Whether there is no kernel for an op with these operands.
+type Lacks = Box<dyn Fn(&Op, &[Type]) -> bool + Send + Sync>;
 
 /// A device, changed.
 pub struct Changed {
     inner: Arc<dyn Device>,
-    missing: Vec<&'static str>,
+    lacks: Lacks,
     wrap: Wrap,
 }
 
 impl Changed {
     /// A device without the kernels of some ops.
     pub fn without(inner: Arc<dyn Device>, missing: Vec<&'static str>) -> Arc<dyn Device> {
-        Arc::new(Changed { inner, missing, wrap: Box::new(|program| program) })
+        Changed::lacking(inner, move |op, _| missing.contains(&op.name()))
+    }
+
+    /// A device without the kernels for what `lacks` says.
+    pub fn lacking(
+        inner: Arc<dyn Device>,
+        lacks: impl Fn(&Op, &[Type]) -> bool + Send + Sync + 'static,
+    ) -> Arc<dyn Device> {
+        Arc::new(Changed { inner, lacks: Box::new(lacks), wrap: Box::new(|program| program) })
     }
 
     /// A device whose programs are what `wrap` makes of them.
@@ -26,7 +36,7 @@ impl Changed {
         inner: Arc<dyn Device>,
         wrap: impl Fn(Box<dyn Program>) -> Box<dyn Program> + Send + Sync + 'static,
     ) -> Arc<dyn Device> {
-        Arc::new(Changed { inner, missing: Vec::new(), wrap: Box::new(wrap) })
+        Arc::new(Changed { inner, lacks: Box::new(|_, _| false), wrap: Box::new(wrap) })
     }
 }
 
@@ -36,7 +46,7 @@ impl Device for Changed {
     }
 
     fn supports(&self, op: &Op, inputs: &[Type]) -> bool {
-        !self.missing.contains(&op.name()) && self.inner.supports(op, inputs)
+        !(self.lacks)(op, inputs) && self.inner.supports(op, inputs)
     }
 
     fn weight_bytes(&self, w: &WeightSpec) -> u64 {

@@ -288,6 +288,20 @@ pub fn against_reference(
     found: &Bits,
     tolerance: f64,
 ) -> Result<(), String> {
+    for ((name, _), (found, expected)) in
+        case.graph.outputs.iter().zip(beside_reference(case, weights, found)?)
+    {
+        compare(&found, &expected, tolerance).map_err(|e| format!("{}: `{name}`: {e}", case.name))?;
+    }
+    Ok(())
+}
+
+/// Of every output the values of all steps and the reference interpreter's. Fails where integers or sizes differ.
+pub fn beside_reference(
+    case: &Case,
+    weights: &[Vec<u8>],
+    found: &Bits,
+) -> Result<Vec<(Vec<f32>, Vec<f32>)>, String> {
     let g = &case.graph;
     let arrays = g.weights.iter().zip(weights).map(|(w, b)| array(w, b)).collect();
     let mut reference = Interpreter::new(g, arrays);
@@ -317,10 +331,7 @@ pub fn against_reference(
             }
         }
     }
-    for ((name, _), (found, expected)) in g.outputs.iter().zip(&pairs) {
-        compare(found, expected, tolerance).map_err(|e| format!("{}: `{name}`: {e}", case.name))?;
-    }
-    Ok(())
+    Ok(pairs)
 }
 
 /// How far a single element may stand out, as a multiple of the root mean square that the tolerance allows.

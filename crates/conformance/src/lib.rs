@@ -17,4 +17,5 @@ pub mod harness;
 pub mod mixture;
 pub mod models;
 pub mod random;
+pub mod split;
 pub mod wgsl;

@@ -6,6 +6,7 @@ mod convert_check;
 mod cut_law;
 mod embedding_goldens;
 mod fixtures;
+mod graphs;
 mod quantised;
 mod speculation;
 
@@ -32,6 +33,8 @@ enum Command {
     CutLaw(cut_law::Args),
     /// Every architecture fixture against its reference logits
     Fixtures(fixtures::Args),
+    /// Random graphs over a GPU and a CPU with kernels missing at random, against the reference
+    Graphs(graphs::Args),
     /// Goldens of embedding models, written by Hugging Face transformers, and how near firth is to them
     EmbeddingGoldens(embedding_goldens::Args),
     /// What a model loses in each type of file
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Command::ConvertCheck(a) => convert_check::run(&a),
         Command::CutLaw(a) => cut_law::run(&a),
         Command::Fixtures(a) => fixtures::run(&a),
+        Command::Graphs(a) => graphs::run(&a),
         Command::EmbeddingGoldens(a) => embedding_goldens::run(&a),
         Command::Quantised(a) => quantised::run(&a),
         Command::Speculation(a) => speculation::main(&a),
