@@ -1,6 +1,6 @@
 //! Keys and values written to shuffled pages and read back by attention.
 
-use firth_graph::op::{Attend, AttendChosen, AttendPools, KvWrite, Sight, TopKSelect};
+use firth_graph::op::{Attend, AttendChosen, AttendPools, BlockSelect, KvWrite, Sight, TopKSelect};
 use firth_graph::{Extents, Graph, KvSpec, Node, PAGE, PageGroup, Part, StateSpec, Sym};
 use firth_quant::Dtype;
 
@@ -201,6 +201,34 @@ fn chosen(dtype: Dtype, ratio: usize, n: usize, tail: bool, in_key: bool) -> Cas
     case.fill(move |ask, _| fill(ask, &steps))
 }
 
+/// A choice of blocks for each key head, and attention over them.
+fn blocks(dtype: Dtype, ratio: usize, n: usize, local: usize) -> Case {
+    let steps = around_pools(ratio);
+    let bounds = Extents { t: 80, s: SEQS, o: 0, p: 0 };
+    let name = format!("blocks: {n} of {ratio}, the last {local}, {} pages", dtype.name());
+    let case = Case::new(name, bounds, |g| {
+        let row = |n: usize, heads: usize| shape(&[n.into(), heads.into(), Sym::T.into()]);
+        let seqs = g.input("seqs", Dtype::I32, shape(&[4.into(), Sym::S.into()]));
+        let pages = g.input("pages", Dtype::I32, shape(&[MAX_PAGES.into(), Sym::S.into()]));
+        let keys = Layer { key_dim: 33, value_dim: 0, kv_heads: 1, in_key: true, ..Layer::plain("keys") };
+        let index = g.state("index", keys.state(), Part::Mixer(0));
+        let (ik, iq) = (floats(g, "ik", row(33, 1)), floats(g, "iq", row(33, 2)));
+        let index = g.push(KvWrite, &[index, ik, seqs, pages]);
+        let chosen = g.push(BlockSelect { ratio, n, local }, &[index, iq, seqs, pages]);
+        let layer = Layer { dtype, key_dim: 96, value_dim: 64, ..Layer::plain("blocks") };
+        let kv = g.state("kv", layer.state(), Part::Mixer(0));
+        let (k, v, q) = (floats(g, "k", row(96, 2)), floats(g, "v", row(64, 2)), floats(g, "q", row(96, 6)));
+        let kv = g.push(KvWrite, &[kv, k, v, seqs, pages]);
+        let op = AttendChosen { scale: 0.1, ratio, tail: true };
+        let y = g.push(op, &[kv, q, chosen, seqs, pages]);
+        g.output("chosen", chosen);
+        g.output("y", y);
+    });
+    let mut case = case.steps(&steps.iter().map(|s| extents(s)).collect::<Vec<_>>());
+    case.pages = tables::N_PAGES;
+    case.fill(move |ask, _| fill(ask, &steps))
+}
+
 /// A window of tokens and pools of `ratio` together: all pools, or `n` that an indexer chooses.
 fn pools(dtype: Dtype, ratio: usize, n: Option<usize>, window: usize) -> Case {
     let steps = around_pools(ratio);
@@ -253,6 +281,15 @@ pub fn cases() -> Vec<Case> {
         {
             choices.push(chosen(dtype, ratio, n, tail, in_key));
         }
+    }
+    for (dtype, ratio, n, local) in [
+        (Dtype::F32, 4, 5, 1),
+        (Dtype::F16, 16, 3, 2),
+        (Dtype::Q8_0, 7, 1, 1),
+        (Dtype::F32, 64, 2, 1),
+        (Dtype::F16, 3, 9, 4),
+    ] {
+        choices.push(blocks(dtype, ratio, n, local));
     }
     for (dtype, ratio, n, window) in [
         (Dtype::F32, 4, None, 1),

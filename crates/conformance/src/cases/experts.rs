@@ -23,6 +23,11 @@ pub fn cases() -> Vec<Case> {
             out.push(choice(gating, n, used, groups, groups_used));
         }
     }
+    for gating in [Gating::Softmax, Gating::Sigmoid, Gating::RootSoftplus] {
+        for (n, used, keys) in [(9, 3, 1), (33, 1, 4), (128, 8, 2), (1, 1, 1)] {
+            out.push(named(gating, n, used, keys));
+        }
+    }
     for n in WIDTHS {
         out.push(moe_sum(n));
     }
@@ -80,6 +85,26 @@ fn choice(gating: Gating, n: usize, n_used: usize, n_groups: usize, n_groups_use
             g.output(&format!("weights {i}"), weights);
         }
     }))
+}
+
+/// Experts that the rows of a table name: `used` a row, `keys` rows a token, one of which may be of no token.
+fn named(gating: Gating, n: usize, used: usize, keys: usize) -> Case {
+    const KEYS: usize = 12;
+    let name = format!("route_by_table by {gating:?}, {keys} rows of {used} of {n}");
+    let op = RouteByTable { gating, normalise: keys != 2, scale: if used == 3 { 2.446 } else { 1.0 } };
+    let case = Case::new(name, rows(40), move |g| {
+        let x = floats(g, "x", wide(n));
+        let listed = g.input("keys", Dtype::I32, wide(keys));
+        let table = floats(g, "table", Shape::fixed(&[used, KEYS]));
+        let [ids, weights] = g.push_n(op, &[x, listed, table]);
+        g.output("ids", ids);
+        g.output("weights", weights);
+    });
+    case.steps(&[40, 0, 1, 17].map(rows)).fill(move |ask, rng| match ask.input {
+        "keys" => Some(Values::I((0..ask.n()).map(|_| rng.below(KEYS + 1) as i32 - 1).collect())),
+        "table" => Some(Values::F((0..ask.n()).map(|_| rng.below(n) as f32).collect())),
+        _ => None,
+    })
 }
 
 fn moe_sum(n: usize) -> Case {

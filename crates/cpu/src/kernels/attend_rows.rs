@@ -388,7 +388,11 @@ impl RowsStep {
             Rule::Chosen(_, chosen) | Rule::Pools(_, Some(chosen)) => Some(cx.rows(chosen)),
             Rule::Plain(_) | Rule::Pools(_, None) => None,
         };
-        let list = list.as_ref().map(|l| l.i32(row));
+        // One list, or one for each key head.
+        let list = list.as_ref().map(|l| {
+            let each = l.n() / cx.x.t;
+            l.i32(row * each + kv_head.min(each - 1))
+        });
         let visible = match &self.rule {
             Rule::Plain(op) => {
                 let keys = op.sight.keys(index, len);

@@ -1,6 +1,6 @@
 //! The choice of experts.
 
-use firth_graph::op::{MIN_WEIGHT_SUM, Router};
+use firth_graph::op::{MIN_WEIGHT_SUM, RouteByTable, Router};
 use firth_graph::{Gating, Op, SegOp};
 use firth_simd::{LANES, Level, Simd, dispatch, math};
 
@@ -88,26 +88,80 @@ impl Step for RouterStep {
             // SAFETY: row `t` of both results belongs to this chunk.
             let (ids, weights) = unsafe { (ids.i32_mut(t), weights.f32_mut(t)) };
             choose(score, p, ids, weights);
-            self.finish(weights, &mut chosen[..self.op.n_used]);
+            finish(self.level, &self.op, weights, &mut chosen[..self.op.n_used]);
         }
     }
 }
 
-impl RouterStep {
-    fn finish(&self, weights: &mut [f32], chosen: &mut [f32]) {
-        if self.op.gating == Gating::SoftmaxOfChosen {
-            chosen.copy_from_slice(weights);
-            dispatch(self.level, Weigh { gating: Gating::Softmax, x: chosen, p: weights });
-        }
-        if self.op.normalise {
-            let total: f32 = weights.iter().sum();
-            let total = if total < MIN_WEIGHT_SUM { MIN_WEIGHT_SUM } else { total };
-            weights.iter_mut().for_each(|w| *w /= total);
-        }
-        if self.op.scale != 1.0 {
-            weights.iter_mut().for_each(|w| *w *= self.op.scale);
+/// The weights of the chosen; `chosen` is scratch of as many places.
+fn finish(level: Level, op: &Router, weights: &mut [f32], chosen: &mut [f32]) {
+    if op.gating == Gating::SoftmaxOfChosen {
+        chosen.copy_from_slice(weights);
+        dispatch(level, Weigh { gating: Gating::Softmax, x: chosen, p: weights });
+    }
+    if op.normalise {
+        let total: f32 = weights.iter().sum();
+        let total = if total < MIN_WEIGHT_SUM { MIN_WEIGHT_SUM } else { total };
+        weights.iter_mut().for_each(|w| *w /= total);
+    }
+    if op.scale != 1.0 {
+        weights.iter_mut().for_each(|w| *w *= op.scale);
+    }
+}
+
+/// Experts that a table names.
+struct TableStep {
+    level: Level,
+    op: Router,
+    logits: Operand,
+    keys: Operand,
+    table: Operand,
+    ids: Operand,
+    weights: Operand,
+}
+
+impl Step for TableStep {
+    fn chunks(&self, cx: &Cx) -> usize {
+        cx.rows(&self.logits).n().div_ceil(ROWS)
+    }
+
+    fn scratch(&self) -> usize {
+        let width = |x: &Operand| x.layout.shape.constant(0).unwrap_or(0);
+        width(&self.logits) + width(&self.ids)
+    }
+
+    fn run(&self, cx: &Cx, chunk: usize, worker: &mut Worker) {
+        let (logits, keys, table) = (cx.rows(&self.logits), cx.rows(&self.keys), cx.rows(&self.table));
+        let (ids, weights) = (cx.rows(&self.ids), cx.rows(&self.weights));
+        for t in chunk * ROWS..((chunk + 1) * ROWS).min(logits.n()) {
+            let x = logits.f32(t);
+            let (p, chosen) = worker.scratch.split_at_mut(x.len());
+            dispatch(self.level, Weigh { gating: self.op.gating, x, p });
+            // SAFETY: row `t` of both results belongs to this chunk.
+            let (ids, weights) = unsafe { (ids.i32_mut(t), weights.f32_mut(t)) };
+            let named = keys.i32(t).iter().flat_map(|k| table.f32(RouteByTable::row(*k)));
+            for ((id, weight), named) in ids.iter_mut().zip(weights.iter_mut()).zip(named) {
+                *id = *named as i32;
+                *weight = p[*named as usize];
+            }
+            let used = weights.len();
+            finish(self.level, &self.op, weights, &mut chosen[..used]);
         }
     }
+}
+
+fn by_table(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
+    let args: Args = cx.args(op);
+    let Op::RouteByTable(by) = &op.op else { unreachable!("the table names the op") };
+    Box::new(TableStep {
+        level: args.level,
+        op: by.weights_of(),
+        logits: args.input(0),
+        keys: args.input(1),
+        table: args.input(2),
+        ids: args.result(0),
+        weights: args.result(1),
+    })
 }
 
 /// Whether `a` is chosen before `b`, which has a lower number: a NaN is the least.
@@ -169,5 +223,8 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
     })
 }
 
-/// The router.
-pub const KERNELS: [Kernel; 1] = [Kernel { op: "router", supports: |_, inputs| dense_rows(inputs), compile }];
+/// The router, and experts that a table names.
+pub const KERNELS: [Kernel; 2] = [
+    Kernel { op: "router", supports: |_, inputs| dense_rows(inputs), compile },
+    Kernel { op: "route_by_table", supports: |_, inputs| dense_rows(inputs), compile: by_table },
+];

@@ -1,7 +1,7 @@
 //! Keys and values to their pages, and attention over them.
 
 use firth_graph::op::{Attend, AttendChosen, AttendPools, Sight};
-use firth_graph::{LoadError, Op, SegOp, Type};
+use firth_graph::{LoadError, Op, SegOp, Shape, Type};
 use firth_quant::Dtype;
 
 use super::{Kernel, words};
@@ -305,18 +305,23 @@ struct Kind {
 /// Keys within the range that a row does not see.
 struct Sees {
     parts: String,
-    skip: &'static str,
-    key: &'static str,
+    skip: String,
+    key: String,
 }
 
 /// A key for each head of the state, so many heads of queries read it.
 const GROUP: &str = "(h / scalar(3u))";
 
+/// Where a row's list begins, and that of a key head of a row.
+const ROW_LIST: &str = "r * s1(1u)";
+const HEAD_LIST: &str = "(h / scalar(3u)) * s1(1u) + r * s2(1u)";
+
 impl Kind {
-    fn of(op: &Op) -> Kind {
+    /// `second` is the shape of the operand behind the queries.
+    fn of(op: &Op, second: Shape) -> Kind {
         match op {
             Op::Attend(a) => Kind::plain(*a),
-            Op::AttendChosen(c) => Kind::chosen(c),
+            Op::AttendChosen(c) => Kind::chosen(c, second),
             Op::AttendPools(p) => Kind::pools(p),
             other => unreachable!("{} does not attend", other.name()),
         }
@@ -337,11 +342,12 @@ impl Kind {
         Kind { plain, width, first, end, head, open, close, listed, sees, scalars }
     }
 
-    fn chosen(c: &AttendChosen) -> Kind {
+    fn chosen(c: &AttendChosen, lists: Shape) -> Kind {
+        let list = if AttendChosen::of_each_head(lists) { HEAD_LIST } else { ROW_LIST };
         let sees = Sees {
             parts: LISTED.to_string() + CHOSEN,
-            skip: "sees_block(r, index, block * 64u)",
-            key: "sees(r, index, block * 64u + l)",
+            skip: format!("sees_block({list}, index, block * 64u)"),
+            key: format!("sees({list}, index, block * 64u + l)"),
         };
         let scalars = vec![c.ratio as u32, u32::from(c.tail)];
         Kind { listed: true, sees: Some(sees), scalars, ..Kind::plain(Attend::new(c.scale)) }
@@ -349,11 +355,11 @@ impl Kind {
 
     /// Two heads of the state, one after the other.
     fn pools(p: &AttendPools) -> Kind {
-        let all = "fn takes_part(r: u32, lowest: u32, highest: u32) -> bool { return true; }\n";
+        let all = "fn takes_part(list: u32, lowest: u32, highest: u32) -> bool { return true; }\n";
         let sees = Sees {
             parts: if p.chosen { LISTED } else { all }.to_string() + POOLS,
-            skip: "sees_block(part, r, block * 64u, end)",
-            key: "sees(part, r, block * 64u + l)",
+            skip: format!("sees_block(part, {ROW_LIST}, block * 64u, end)"),
+            key: format!("sees(part, {ROW_LIST}, block * 64u + l)"),
         };
         let window = Attend { sight: Sight::Window(p.window), ..Attend::new(p.scale) };
         let plain = Kind::plain(window);
@@ -405,7 +411,7 @@ fn slopes(cx: &mut CompileCx, a: &Attend, heads: usize) -> Result<Option<wgpu::B
 }
 
 fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
-    let kind = Kind::of(&op.op);
+    let kind = Kind::of(&op.op, cx.layout(op.inputs[2]).shape);
     let a = kind.plain;
     let state = cx.state(op.inputs[0]);
     let (s, pool) = (state.kv(), &state.pool);

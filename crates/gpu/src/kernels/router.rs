@@ -1,4 +1,4 @@
-//! The choice of experts.
+//! The choice of experts, by score or by a table.
 
 use firth_graph::op::MIN_WEIGHT_SUM;
 use firth_graph::{Gating, LoadError, Op, SegOp, Type};
@@ -9,8 +9,11 @@ use crate::compile::{self, CompileCx, Share, linear};
 use crate::module::MATH;
 
 const TEXT: &str = include_str!("../wgsl/router.wgsl");
+const BY_SCORE: &str = include_str!("../wgsl/router_by_score.wgsl");
+const BY_TABLE: &str = include_str!("../wgsl/router_by_table.wgsl");
 
-pub(super) const KERNELS: [Kernel; 1] = [Kernel { op: "router", supports, compile }];
+pub(super) const KERNELS: [Kernel; 2] =
+    [Kernel { op: "router", supports, compile }, Kernel { op: "route_by_table", supports, compile }];
 
 /// Experts whose weights and scores fit workgroup memory.
 const MAX_EXPERTS: usize = 1024;
@@ -21,10 +24,15 @@ fn supports(op: &Op, inputs: &[Type]) -> bool {
 }
 
 fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
-    let Op::Router(r) = &op.op else { unreachable!("the op chooses experts") };
+    let (r, by_table) = match &op.op {
+        Op::Router(r) => (*r, false),
+        Op::RouteByTable(by) => (by.weights_of(), true),
+        other => unreachable!("{} chooses no experts", other.name()),
+    };
     let operands: Vec<usize> = op.inputs.iter().chain(&op.results).copied().collect();
-    let bias = op.inputs.len() == 2;
+    let bias = op.inputs.len() == 2 && !by_table;
     let n = cx.layout(operands[0]).shape.constant(0).expect("experts are a constant");
+    let used = cx.layout(op.results[0]).shape.constant(0).expect("experts of a token are a constant");
     let weight = match r.gating {
         Gating::Softmax => "exp_(v - top)",
         Gating::Sigmoid => "sigmoid(v)",
@@ -32,7 +40,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         Gating::RootSoftplus => "sqrt(softplus(v))",
     };
     let score = if r.chooses_by_logit(bias) { "lf0(x + i * s0(0u))" } else { "weight[i]" };
-    let numbers = [n, r.n_used, usize::from(r.normalise), r.n_groups, r.n_groups_used].map(|n| n as u32);
+    let numbers = [n, used, usize::from(r.normalise), r.n_groups, r.n_groups_used].map(|n| n as u32);
     let scalars: Vec<u32> = numbers.into_iter().chain([r.scale.to_bits()]).collect();
     let values = vec![
         ("WEIGHTS", (operands.len() - 1).to_string()),
@@ -44,7 +52,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         ("LEAST", format!("{MIN_WEIGHT_SUM:?}")),
         ("IDS", (operands.len() - 2).to_string()),
         ("GROUPS", r.n_groups.to_string()),
-        ("USED", r.n_used.to_string()),
+        ("USED", used.to_string()),
         ("N", n.to_string()),
     ];
     let shape = cx.layout(operands[0]).shape;
@@ -53,7 +61,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         operands: &operands,
         scalars: &scalars,
         buffers: Vec::new(),
-        parts: &[MATH, SUMS, TEXT],
+        parts: &[MATH, SUMS, if by_table { BY_TABLE } else { BY_SCORE }, TEXT],
         values,
         groups: Box::new(move |x| linear(shape.dims(x)[1])),
         share: Share::Never,

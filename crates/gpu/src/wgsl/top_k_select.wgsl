@@ -1,6 +1,7 @@
-// An indexer's choice of pools: one workgroup per row. Scores lie in a buffer as ordered integers, -0 as +0, what is no
-// number lowest. The score of the last pool that is chosen is found bit by bit; pools of that score are taken from the
-// lowest on. Scalars: tokens of a pool, pools chosen, room for scores of a row.
+// An indexer's choice of pools: one workgroup per row, or per head of a row. Scores lie in a buffer as ordered integers, -0
+// as +0, what is no number lowest. The score of the last pool that is chosen is found bit by bit; pools of that score are
+// taken from the lowest on. Scalars: tokens of a pool, pools chosen, room for scores of a row, heads that choose, last
+// pools that are always chosen. What a score is, and how many are chosen, stands before.
 
 // Sequence and index of the row.
 var<workgroup> at: vec2<u32>;
@@ -16,41 +17,30 @@ fn key_word(page: u32, token: u32, w: u32) -> f32 {
     return bitcast<f32>(page_ld(page, w * 64u + token % 64u));
 }
 
-fn score(r: u32, page: u32, token: u32) -> f32 {
-    var sum = 0.0;
-    for (var h = 0u; h < n1(0u); h += 1u) {
-        let q = base(0u) + h * s1(0u) + r * s2(0u);
-        var acc = 0.0;
-        for (var i = 0u; i < rt(K_WORDS); i += 1u) { acc = fma(lf0(q + i * s0(0u)), key_word(page, token, i), acc); }
-        acc = select(acc, 0.0, acc < 0.0);
-        $WEIGH
-    }
-    return sum;
-}
-
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) g: vec3<u32>,
     @builtin(num_workgroups) count: vec3<u32>,
     @builtin(local_invocation_index) l: u32,
 ) {
-    let r = g.x + g.y * count.x;
+    // The number of the row's choice.
+    let v = g.x + g.y * count.x;
+    let r = v / scalar(3u);
     if (r >= n2(0u)) { return; }
     if (l == 0u) { at = place(r); }
     let here = workgroupUniformLoad(&at);
     let ratio = scalar(0u);
-    let n = scalar(1u);
+    let places = scalar(1u);
+    let n = chosen_of(here.y);
     let pools = min((here.y + 1u) / ratio, scalar(2u));
-    let y = base($Yu) + r * n;
-    if (pools <= n) {
-        for (var i = l; i < n; i += 64u) { arena[y + i] = select(0xffffffffu, i, i < pools); }
-        return;
+    let y = base($Yu) + v * places;
+    let few = pools <= n;
+    for (var i = l; i < places; i += 64u) {
+        if (few || i >= n) { arena[y + i] = select(0xffffffffu, i, i < pools && few); }
     }
-    let room = r * scalar(2u);
-    for (var p = l; p < pools; p += 64u) {
-        let token = ratio * (p + 1u) - 1u;
-        $SCORES[room + p] = ordered(score(r, page_of(here.x, token), token));
-    }
+    if (few) { return; }
+    let room = v * scalar(2u);
+    for (var p = l; p < pools; p += 64u) { $SCORES[room + p] = score(v % scalar(3u), r, here, p); }
     storageBarrier();
     workgroupBarrier();
     // The largest bits that at least n scores reach.

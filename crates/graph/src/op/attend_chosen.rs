@@ -12,8 +12,9 @@ use crate::state::{PAGE, seq_table};
 /// before the row are visible too, the row itself among them.
 ///
 /// Shapes: `state`, `q: [key_dim, heads, T]` f32, `chosen: [n, T]` i32 (pool numbers ascending, then -1: what
-/// [`super::TopKSelect`] writes), `seqs: [4, S]`, `pages: [max_pages, S]` i32, optionally `sinks: [heads]` f32; `y: [value_dim,
-/// heads, T]` f32. A row that sees no key is zero.
+/// [`super::TopKSelect`] writes), or `[n, key heads, T]` where each key head has a choice of its own (what
+/// [`super::BlockSelect`] writes), `seqs: [4, S]`, `pages: [max_pages, S]` i32, optionally `sinks: [heads]` f32; `y:
+/// [value_dim, heads, T]` f32. A row that sees no key is zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttendChosen {
     /// Factor of the products.
@@ -25,6 +26,11 @@ pub struct AttendChosen {
 }
 
 impl AttendChosen {
+    /// Whether a choice of this shape is one for each key head.
+    pub fn of_each_head(chosen: Shape) -> bool {
+        chosen.constant(1).is_some()
+    }
+
     /// Indexes of the incomplete pool's visible tokens, for the token of index `index`.
     pub fn tail_of(&self, index: usize) -> std::ops::Range<usize> {
         let first = (index + 1) / self.ratio * self.ratio;
@@ -40,10 +46,13 @@ impl OpDef for AttendChosen {
         if !(5..=6).contains(&inputs.len()) {
             return Err(ShapeError::Arity { expected: "5 or 6", found: inputs.len() });
         }
-        state(inputs, 0)?;
+        let kv = super::kv_write::keys_and_values(g, state(inputs, 0)?)?;
         let chosen = i32s(inputs, 2)?;
         let n = chosen.shape.constant(0).unwrap_or(0);
-        expect_shape(2, chosen.shape, Shape::new([n.into(), Sym::T.into()]))?;
+        match AttendChosen::of_each_head(chosen.shape) {
+            true => expect_shape(2, chosen.shape, Shape::new([n.into(), kv.n_heads.into(), Sym::T.into()]))?,
+            false => expect_shape(2, chosen.shape, Shape::new([n.into(), Sym::T.into()]))?,
+        }
         if self.ratio == 0 {
             return Err(ShapeError::Param("pools of no token".into()));
         }
@@ -55,15 +64,18 @@ impl OpDef for AttendChosen {
         let [_, q, chosen, seqs, pages, sinks @ ..] = &call.inputs[..] else { unreachable!("inferred") };
         let state = call.state.as_deref().expect("a state op has a state");
         let group = q.dims[1] / state.kv().n_heads;
+        let lists = (chosen.n_rows() / q.dims[2].max(1)).max(1);
         for (s, table) in seqs.i.chunks_exact(seq_table::WIDTH).enumerate() {
             for r in 0..table[seq_table::N_ROWS] as usize {
                 let (index, row) =
                     (table[seq_table::FIRST_INDEX] as usize + r, table[seq_table::FIRST_ROW] as usize + r);
-                let pools = chosen.i[row * chosen.dims[0]..(row + 1) * chosen.dims[0]].iter();
-                let pools = pools.filter(|p| **p >= 0).map(|p| *p as usize * self.ratio);
-                let visible: Vec<usize> =
-                    pools.flat_map(|first| first..first + self.ratio).chain(self.tail_of(index)).collect();
+                let visible = |list: usize| -> Vec<usize> {
+                    let pools = chosen.i[list * chosen.dims[0]..(list + 1) * chosen.dims[0]].iter();
+                    let pools = pools.filter(|p| **p >= 0).map(|p| *p as usize * self.ratio);
+                    pools.flat_map(|first| first..first + self.ratio).chain(self.tail_of(index)).collect()
+                };
                 for h in 0..q.dims[1] {
+                    let visible = visible(row * lists + (h / group).min(lists - 1));
                     let keys = visible.iter().map(|&j| {
                         let page = pages.i[s * pages.dims[0] + j / PAGE];
                         let (k, v) = state.read(page, j % PAGE, h / group);

@@ -97,15 +97,10 @@ impl OpDef for Router {
             let mut chosen: Vec<usize> = (0..score.len()).collect();
             chosen.sort_by(|&a, &b| score[b].total_cmp(&score[a]).then(a.cmp(&b)));
             chosen.truncate(self.n_used);
-            let mut w: Vec<f64> = chosen.iter().map(|&i| p[i]).collect();
-            if self.gating == Gating::SoftmaxOfChosen {
-                w = super::softmax::of(&w);
-            }
-            let sum = w.iter().sum::<f64>().max(f64::from(MIN_WEIGHT_SUM));
-            let by = f64::from(self.scale) / if self.normalise { sum } else { 1.0 };
+            let w = self.weigh(&p, &chosen);
             for (u, (i, w)) in chosen.iter().zip(w).enumerate() {
                 ids.i[t * self.n_used + u] = *i as i32;
-                weights.f[t * self.n_used + u] = (w * by) as f32;
+                weights.f[t * self.n_used + u] = w as f32;
             }
         }
     }
@@ -121,7 +116,20 @@ impl Router {
         }
     }
 
-    fn probabilities(&self, logits: &[f32]) -> Vec<f64> {
+    /// The weights of the chosen from the probabilities of all.
+    pub(super) fn weigh(&self, p: &[f64], chosen: &[usize]) -> Vec<f64> {
+        let mut w: Vec<f64> = chosen.iter().map(|&i| p[i]).collect();
+        if self.gating == Gating::SoftmaxOfChosen {
+            w = super::softmax::of(&w);
+        }
+        let sum = w.iter().sum::<f64>().max(f64::from(MIN_WEIGHT_SUM));
+        let by = f64::from(self.scale) / if self.normalise { sum } else { 1.0 };
+        w.iter_mut().for_each(|w| *w *= by);
+        w
+    }
+
+    /// The weight of each expert, before any is chosen.
+    pub(super) fn probabilities(&self, logits: &[f32]) -> Vec<f64> {
         let wide: Vec<f64> = logits.iter().map(|v| f64::from(*v)).collect();
         let each = |kind: super::ActKind| wide.iter().map(|v| kind.exact(*v)).collect::<Vec<f64>>();
         match self.gating {
