@@ -91,6 +91,38 @@ pub fn build(json: &Json) -> Gguf {
     Gguf::from_bytes(out, "fixture").expect("what was written can be read")
 }
 
+/// A tensor that takes the place of one of the same name, or is new.
+pub struct Replaced {
+    /// Its name.
+    pub name: String,
+    /// Its axes, fastest first.
+    pub shape: Vec<u64>,
+    /// Its type.
+    pub dtype: Dtype,
+    /// Its data.
+    pub bytes: Vec<u8>,
+}
+
+/// A copy of a file with other values of keys and other tensors.
+pub fn edited(file: &Gguf, keys: Vec<(String, Value)>, tensors: Vec<Replaced>) -> Gguf {
+    let mut w = Writer::new();
+    for (key, value) in file.metadata().iter() {
+        w.metadata_mut().insert(key, value.clone());
+    }
+    for (key, value) in keys {
+        w.metadata_mut().insert(key, value);
+    }
+    for t in file.tensors().iter().filter(|t| tensors.iter().all(|r| r.name != t.name)) {
+        w.add_tensor(&t.name, &t.shape, t.dtype, file.data(t)).expect("a legal tensor");
+    }
+    for r in &tensors {
+        w.add_tensor(&r.name, &r.shape, r.dtype, &r.bytes[..]).expect("a legal tensor");
+    }
+    let mut out = Vec::new();
+    w.write_to(&mut out).expect("memory takes bytes");
+    Gguf::from_bytes(out, "edited fixture").expect("what was written can be read")
+}
+
 fn value(entry: &Json) -> Value {
     let v = &entry["value"];
     match entry["type"].as_str().expect("a type") {

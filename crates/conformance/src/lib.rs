@@ -12,6 +12,7 @@ pub mod cut_law;
 pub mod data;
 pub mod embedding;
 pub mod fixture;
+pub mod formula;
 pub mod gpu;
 pub mod harness;
 pub mod mixture;

@@ -5,16 +5,17 @@
 //! Pools:  of 128 tokens, all of them; or of 4, each with the 4 before it, those that an indexer chooses.
 //! Rope:   adjacent pairs of each head's last numbers, turned back in the values; layers with pools have a base of their
 //!         own and the file's scaling, without its magnitude. A pool stands where its first token does.
-//! Source: DeepSeek-AI 2026, "DeepSeek-V4"; GGUF keys `deepseek4.*`. First layers whose experts a table of ids chooses are
-//! refused, and the drafting head is left aside.
+//! Source: DeepSeek-AI 2026, "DeepSeek-V4"; GGUF keys `deepseek4.*`. The first layers' experts are named by a table of ids.
+//! The drafting head is left aside.
 
 use firth_graph::{Gating, Graph, Node, Part, RopePairs, op};
 
+use super::deepseek4_named as named;
 use super::deepseek4_pools::{PoolSizes, Pools};
 use crate::StepNodes;
 use crate::blocks::{
     Block, Decoder, Embedding, FfnPlan, Glu, Head, Hyper, KvCache, Layer, Linear, Norm, NormKind, Place,
-    Rope, Seen, StreamGates, by_keys, streams,
+    Rope, Seen, SparseHalf, StreamGates, StreamHalf, StreamLayers, StreamPart, by_keys,
 };
 use crate::config::{self, Config};
 use crate::error::ModelError;
@@ -30,10 +31,10 @@ fn load(w: &Weights) -> Loaded {
     let embed = Embedding::new(w, &c);
     let head = Head::new(w, &c, &embed);
     let root = Place::root(w, &c, Part::Head);
-    Decoder::of_body(w, &c, embed, head, |states| Body {
-        streams: s.hyper.streams,
+    Decoder::of_body(w, &c, embed, head, |states| StreamLayers {
+        n: s.hyper.streams,
         layers: (0..c.n_layers).map(|i| s.layer(&Layer::new(w, &c, i, states))).collect(),
-        last: StreamGates::new(&root, &c, "output_hc", s.hyper.streams, 1, s.hyper.eps),
+        end: StreamGates::new(&root, &c, "output_hc", s.hyper.streams, 1, s.hyper.eps),
     })
     .boxed()
 }
@@ -47,6 +48,8 @@ struct Sizes {
     /// Without pools, and with.
     ropes: [Rope; 2],
     ffn: FfnPlan,
+    /// First layers whose experts a table names.
+    named: usize,
     limits: [Vec<f32>; 2],
     /// Tokens of each layer's pools, 0 for none.
     ratios: Vec<u32>,
@@ -56,11 +59,8 @@ struct Sizes {
 impl Sizes {
     fn read(w: &Weights, c: &Config) -> Result<Self, ModelError> {
         let size = |name: &str| config::extent(w, name, 1, 1 << 24);
-        let tables = config::optional(w, "hash_layer_count", 0, config::MAX_LAYERS)?;
-        if tables > 0 {
-            let expected = "0: experts that a table of ids chooses are not supported";
-            return Err(ModelError::value(w.key("hash_layer_count"), tables, expected));
-        }
+        let named = config::optional(w, "hash_layer_count", 0, c.n_layers)?;
+        (0..named).try_for_each(|i| named::check(w, c, i))?;
         let ratios = w.metadata().u32_per_layer(&w.key("attention.compress_ratios"), c.n_blocks)?;
         let ratios = ratios.unwrap_or_else(|| vec![0; c.n_blocks]);
         if let Some(ratio) = ratios.iter().find(|r| ![0, 4, 128].contains(*r)) {
@@ -83,42 +83,22 @@ impl Sizes {
             output: (groups, size("attention.output_lora_rank")?),
             ropes: [plain, rope.clone()],
             ffn: FfnPlan { dense: 0, ..FfnPlan::read(w, c, by_keys(w, c, Gating::RootSoftplus)?)? },
+            named,
             limits: config::clamps(w, c)?,
             ratios,
             pools: PoolSizes::read(w, c.key_dim, latent, rope)?,
         })
     }
 
-    fn layer(&self, l: &Layer) -> [(Hyper, Norm, Box<dyn Block>); 2] {
+    fn layer(&self, l: &Layer) -> Vec<Box<dyn StreamPart>> {
         let [glu, dense_glu] = [0, 1].map(|i| Glu::silu(self.limits[i][l.i], Glu::Clipped));
-        let ffn = FfnPlan { glu, dense_glu, ..self.ffn }.block(l);
-        let half = |p: &Place, stem: &str, norm: &str, block| {
-            (Hyper::new(p, l, stem, self.hyper), p.norm(norm, l.c.width), block)
+        let plan = FfnPlan { glu, dense_glu, ..self.ffn };
+        let ffn = if l.i < self.named { named::block(l, &plan) } else { plan.block(l) };
+        let half = |p: &Place, part: &str, block| {
+            let hyper = Hyper::new(p, l, &format!("hc_{part}"), self.hyper);
+            StreamHalf::boxed(hyper, p.norm(&format!("{part}_norm"), l.c.width), SparseHalf::Plain(block))
         };
-        let attention: Box<dyn Block> = Box::new(Attention::new(l, self));
-        [half(&l.mixer, "hc_attn", "attn_norm", attention), half(&l.ffn, "hc_ffn", "ffn_norm", ffn)]
-    }
-}
-
-struct Body {
-    streams: usize,
-    layers: Vec<[(Hyper, Norm, Box<dyn Block>); 2]>,
-    last: StreamGates,
-}
-
-impl Block for Body {
-    fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
-        let mut r = streams::copies(g, x, self.streams);
-        for (i, halves) in self.layers.iter().enumerate() {
-            g.scope(format!("blk.{i}"));
-            for (hyper, norm, block) in halves {
-                r = hyper.around(g, r, |g, h| {
-                    let h = norm.apply(g, h);
-                    block.forward(g, h, step)
-                });
-            }
-        }
-        self.last.sum(g, r)
+        vec![half(&l.mixer, "attn", Box::new(Attention::new(l, self))), half(&l.ffn, "ffn", ffn)]
     }
 }
 

@@ -6,12 +6,12 @@
 //!         an indexer chooses or an earlier layer has chosen.
 //! Source: GGUF keys `glm5-next.*`. The drafting head is left aside.
 
-use firth_graph::{Gating, Graph, Node, op};
+use firth_graph::{Gating, op};
 
-use crate::StepNodes;
 use crate::blocks::{
-    Block, Decay, Decoder, Embedding, FfnPlan, Glu, Head, Hyper, IndexShape, Indexer, Kda, KdaShape, Layer,
-    Mla, MlaShape, Norm, NormKind, NormSpec, SparseHalf, SparseMla, Turned, by_keys, low_rank, streams,
+    Decay, Decoder, Embedding, FfnPlan, Glu, Head, Hyper, IndexShape, Indexer, Kda, KdaShape, Layer, Mean,
+    Mla, MlaShape, NormKind, NormSpec, Place, SparseHalf, SparseMla, StreamHalf, StreamLayers, StreamPart,
+    Turned, by_keys, low_rank,
 };
 use crate::config::{self, Config};
 use crate::error::ModelError;
@@ -26,9 +26,10 @@ fn load(w: &Weights) -> Loaded {
     let s = Sizes::read(w, &c)?;
     let embed = Embedding::new(w, &c);
     let head = Head::new(w, &c, &embed);
-    Decoder::of_body(w, &c, embed, head, |states| Body {
-        streams: s.hyper.streams,
+    Decoder::of_body(w, &c, embed, head, |states| StreamLayers {
+        n: s.hyper.streams,
         layers: (0..c.n_layers).map(|i| s.layer(&Layer::new(w, &c, i, states))).collect(),
+        end: Mean,
     })
     .boxed()
 }
@@ -67,7 +68,7 @@ impl Sizes {
         })
     }
 
-    fn layer(&self, l: &Layer) -> [Half; 2] {
+    fn layer(&self, l: &Layer) -> Vec<Box<dyn StreamPart>> {
         let mixer = match l.c.kv_heads[l.i] {
             0 => {
                 let [forget, gate] = ["ssm_f", "ssm_g"].map(|n| low_rank(l, &self.delta, n));
@@ -84,48 +85,10 @@ impl Sizes {
         };
         let [glu, dense_glu] = [0, 1].map(|i| Glu::silu(self.limits[i][l.i], Glu::Clipped));
         let ffn = SparseHalf::Plain(FfnPlan { glu, dense_glu, ..self.ffn }.block(l));
-        let (m, f, width) = (&l.mixer, &l.ffn, l.c.width);
-        [
-            Half {
-                hyper: Hyper::new(m, l, "hc_attn", self.hyper),
-                norm: m.norm("attn_norm", width),
-                inner: mixer,
-            },
-            Half {
-                hyper: Hyper::new(f, l, "hc_ffn", self.hyper),
-                norm: f.norm("ffn_norm", width),
-                inner: ffn,
-            },
-        ]
-    }
-}
-
-/// One half of a layer.
-struct Half {
-    hyper: Hyper,
-    norm: Norm,
-    inner: SparseHalf,
-}
-
-struct Body {
-    streams: usize,
-    layers: Vec<[Half; 2]>,
-}
-
-impl Block for Body {
-    fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
-        let mut r = streams::copies(g, x, self.streams);
-        let mut chosen = None;
-        for (i, halves) in self.layers.iter().enumerate() {
-            g.scope(format!("blk.{i}"));
-            for half in halves {
-                r = half.hyper.around(g, r, |g, h| {
-                    let h = half.norm.apply(g, h);
-                    half.inner.apply(g, h, &mut chosen, step)
-                });
-            }
-        }
-        let sum = streams::total(g, r);
-        g.push(op::Scale { by: 1.0 / self.streams as f32 }, &[sum])
+        let half = |p: &Place, part: &str, inner| {
+            let hyper = Hyper::new(p, l, &format!("hc_{part}"), self.hyper);
+            StreamHalf::boxed(hyper, p.norm(&format!("{part}_norm"), l.c.width), inner)
+        };
+        vec![half(&l.mixer, "attn", mixer), half(&l.ffn, "ffn", ffn)]
     }
 }

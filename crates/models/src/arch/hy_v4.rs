@@ -7,10 +7,10 @@
 
 use firth_graph::{Gating, Graph, Node, Part, RopePairs, op};
 
-use crate::StepNodes;
 use crate::blocks::{
-    Block, Decoder, Embedding, FfnPlan, Gate, Glu, Head, IndexShape, Indexer, Layer, Mla, MlaShape, Norm,
-    NormKind, Place, Rope, SparseHalf, SparseMla, StreamGates, Turned, by_keys, streams,
+    Decoder, Embedding, FfnPlan, Gate, Glu, Head, IndexShape, Indexer, Layer, Mla, MlaShape, NormKind, Place,
+    Rope, SparseHalf, SparseMla, StreamGates, StreamHalf, StreamLayers, StreamPart, Streams, Turned, by_keys,
+    streams,
 };
 use crate::config::{self, Config};
 use crate::error::ModelError;
@@ -26,11 +26,10 @@ fn load(w: &Weights) -> Loaded {
     let embed = Embedding::new(w, &c);
     let head = Head::new(w, &c, &embed);
     let root = Place::root(w, &c, Part::Head);
-    Decoder::of_body(w, &c, embed, head, |states| Body {
-        streams: s.streams,
-        by: s.magnitude,
+    Decoder::of_body(w, &c, embed, head, |states| StreamLayers {
+        n: s.streams,
         layers: (0..c.n_layers).map(|i| s.layer(&Layer::new(w, &c, i, states))).collect(),
-        last: StreamGates::new(&root, &c, "output_hc", s.streams, 1, s.eps),
+        end: StreamGates::new(&root, &c, "output_hc", s.streams, 1, s.eps),
     })
     .boxed()
 }
@@ -67,7 +66,7 @@ impl Sizes {
         })
     }
 
-    fn layer(&self, l: &Layer) -> [Half; 2] {
+    fn layer(&self, l: &Layer) -> Vec<Box<dyn StreamPart>> {
         let (m, s, width) = (&l.mixer, &self.shape, l.c.width);
         let mut mla = Mla::new(l, *s).rope(&self.rope);
         mla.sinks = Some(m.table("attn_sinks.weight", &[s.heads]));
@@ -80,55 +79,34 @@ impl Sizes {
             None => SparseMla::dense(mla),
         };
         let ffn = FfnPlan { glu: Glu::silu(self.limits[l.i], Glu::Clipped), ..self.ffn }.block(l);
-        let gates = |p: &Place, stem: &str| StreamGates::new(p, l.c, stem, self.streams, 2, self.eps);
-        [
-            Half {
-                gates: gates(m, "hc_attn"),
-                norm: m.norm("attn_norm", width),
-                inner: SparseHalf::Mixer(Box::new(mixer)),
-            },
-            Half {
-                gates: gates(&l.ffn, "hc_ffn"),
-                norm: l.ffn.norm("ffn_norm", width),
-                inner: SparseHalf::Plain(ffn),
-            },
-        ]
+        let half = |p: &Place, part: &str, inner| {
+            let gates = StreamGates::new(p, l.c, &format!("hc_{part}"), self.streams, 2, self.eps);
+            let taken = Taken { gates, by: self.magnitude };
+            StreamHalf::boxed(taken, p.norm(&format!("{part}_norm"), width), inner)
+        };
+        let mixer = SparseHalf::Mixer(Box::new(mixer));
+        vec![half(m, "attn", mixer), half(&l.ffn, "ffn", SparseHalf::Plain(ffn))]
     }
 }
 
-struct Half {
+/// A half that all streams take their part of.
+struct Taken {
     gates: StreamGates,
-    norm: Norm,
-    inner: SparseHalf,
-}
-
-struct Body {
-    streams: usize,
-    /// Factor of what streams take from a half.
+    /// Factor of what they take.
     by: f32,
-    layers: Vec<[Half; 2]>,
-    last: StreamGates,
 }
 
-impl Block for Body {
-    fn forward(&self, g: &mut Graph, x: Node, step: &StepNodes) -> Node {
-        let mut r = streams::copies(g, x, self.streams);
-        let mut chosen = None;
-        for (i, halves) in self.layers.iter().enumerate() {
-            g.scope(format!("blk.{i}"));
-            for half in halves {
-                let m = half.gates.product(g, r);
-                let pre = half.gates.of_kind(g, m, 0, 1.0);
-                let h = g.push(op::MoeSum, &[r, pre]);
-                let h = half.norm.apply(g, h);
-                let h = half.inner.apply(g, h, &mut chosen, step);
-                let post = half.gates.of_kind(g, m, 1, self.by);
-                let post = g.split_heads(post, 1);
-                let h = streams::spread(g, h, self.streams);
-                let h = g.push(op::Mul, &[h, post]);
-                r = g.push(op::Add, &[h, r]);
-            }
-        }
-        self.last.sum(g, r)
+impl Streams for Taken {
+    fn around(&self, g: &mut Graph, r: Node, inner: &mut dyn FnMut(&mut Graph, Node) -> Node) -> Node {
+        let m = self.gates.product(g, r);
+        let pre = self.gates.of_kind(g, m, 0, 1.0);
+        let h = g.push(op::MoeSum, &[r, pre]);
+        let h = inner(g, h);
+        let post = self.gates.of_kind(g, m, 1, self.by);
+        let post = g.split_heads(post, 1);
+        let n = g.layout(r).shape.constant(1).unwrap_or(1);
+        let h = streams::spread(g, h, n);
+        let h = g.push(op::Mul, &[h, post]);
+        g.push(op::Add, &[h, r])
     }
 }

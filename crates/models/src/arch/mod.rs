@@ -15,6 +15,7 @@ pub mod deepseek;
 pub mod deepseek2;
 pub mod deepseek32;
 pub mod deepseek4;
+pub mod deepseek4_named;
 pub mod deepseek4_pools;
 pub mod diffusion;
 pub mod dots3note;

@@ -5,7 +5,7 @@ use firth_graph::{ActKind, Graph, Node, Part, op};
 use firth_quant::Dtype;
 
 use crate::StepNodes;
-use crate::blocks::{CausalConv, Layer, Linear, Norm, SlotState, streams};
+use crate::blocks::{CausalConv, Layer, Linear, Norm, SlotState, StreamPart, streams};
 use crate::config::{self, Config};
 use crate::error::ModelError;
 use crate::weights::{Tensor, Weights};
@@ -21,7 +21,7 @@ pub(super) struct Ngrams {
 }
 
 /// That layer's n-gram rows.
-pub(super) struct NgramLayer {
+struct NgramLayer {
     streams: usize,
     op: op::NgramRows,
     table: Tensor,
@@ -72,11 +72,11 @@ impl Ngrams {
     }
 
     /// With the tensors and states of the layer.
-    pub fn of_layer(&self, l: &Layer) -> NgramLayer {
+    pub fn of_layer(&self, l: &Layer) -> Box<dyn StreamPart> {
         let (m, width, all) = (&l.mixer, l.c.width, l.c.width * self.streams);
         let rows = self.table.shape[0] * self.op.sizes.len();
         let dilation = self.op.multipliers.len();
-        NgramLayer {
+        Box::new(NgramLayer {
             streams: self.streams,
             op: self.op.clone(),
             table: self.table.clone(),
@@ -87,13 +87,13 @@ impl Ngrams {
                 .map(|n| m.head_norm(n, width, self.streams)),
             conv: CausalConv::new(l, "ple", "ple_conv1d", self.kernel, all).dilated(dilation),
             width,
-        }
+        })
     }
 }
 
-impl NgramLayer {
-    /// `[width, streams, T]` with the rows added.
-    pub fn add(&self, g: &mut Graph, r: Node, step: &StepNodes) -> Node {
+impl StreamPart for NgramLayer {
+    /// The streams with the rows added.
+    fn apply(&self, g: &mut Graph, r: Node, _: &mut Option<Node>, step: &StepNodes) -> Node {
         let ids = self.ids.ring_of(g, Dtype::I32, 1, self.op.reach(), step);
         let table = self.table.node(g);
         let inputs = [ids, step.tokens, table, step.seqs, step.slots()];

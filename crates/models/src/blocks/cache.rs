@@ -165,6 +165,19 @@ impl KvCache {
         inputs.extend([step.seqs, step.pages_of(self.group)]);
         g.push(choice, &inputs)
     }
+
+    /// Writes the step's index keys `[key_dim, 1, T]` and chooses blocks for each of the queries `[key_dim, heads, T]`.
+    pub fn choose_blocks(
+        &self,
+        g: &mut Graph,
+        step: &StepNodes,
+        choice: op::BlockSelect,
+        keys: Node,
+        queries: Node,
+    ) -> Node {
+        let after = self.write(g, step, (keys, None));
+        g.push(choice, &[after, queries, step.seqs, step.pages_of(self.group)])
+    }
 }
 
 /// Which keys attention sees.
@@ -179,7 +192,7 @@ pub enum Seen {
     },
     /// Those of chosen pools of tokens.
     Chosen {
-        /// `[n, T]` pool numbers.
+        /// `[n, T]` pool numbers, or `[n, key heads, T]`.
         pools: Node,
         /// Tokens of a pool.
         ratio: usize,

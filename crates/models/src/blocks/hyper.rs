@@ -4,7 +4,7 @@
 use firth_graph::{ActKind, Graph, Node, Shape, WeightSource, op};
 use firth_quant::Dtype;
 
-use crate::blocks::{Layer, Linear, NormSpec, Place};
+use crate::blocks::{Joined, Layer, Linear, NormSpec, Place, Streams};
 use crate::config::{self, Config};
 use crate::error::ModelError;
 use crate::weights::{Tensor, Weights};
@@ -39,9 +39,10 @@ impl Hyper {
             base: p.table(&format!("{stem}_base.weight"), &[op.width()]),
         }
     }
+}
 
-    /// Streams `[width, S, T]` after `block`, which sees their weighted sum `[width, T]`.
-    pub fn around(&self, g: &mut Graph, r: Node, block: impl FnOnce(&mut Graph, Node) -> Node) -> Node {
+impl Streams for Hyper {
+    fn around(&self, g: &mut Graph, r: Node, inner: &mut dyn FnMut(&mut Graph, Node) -> Node) -> Node {
         let n = self.op.streams;
         let flat = g.merge_heads(r);
         let flat = self.norm.forward(g, flat);
@@ -52,7 +53,7 @@ impl Hyper {
         let comb = g.slice(w, 2 * n, n * n);
         let comb = g.split_heads(comb, n);
         let h = g.push(op::MoeSum, &[r, pre]);
-        let h = block(g, h);
+        let h = inner(g, h);
         g.push(op::StreamMix, &[r, comb, h, post])
     }
 }
@@ -105,9 +106,11 @@ impl StreamGates {
         let eps = g.weight(source, Dtype::F32, Shape::fixed(&[1]), self.base.part);
         g.push(op::Add, &[gates, eps])
     }
+}
 
-    /// The streams' sum `[width, T]`, by their first kind of weights.
-    pub fn sum(&self, g: &mut Graph, r: Node) -> Node {
+impl Joined for StreamGates {
+    /// The streams' sum by their first kind of weights.
+    fn join(&self, g: &mut Graph, r: Node) -> Node {
         let m = self.product(g, r);
         let gates = self.of_kind(g, m, 0, 1.0);
         g.push(op::MoeSum, &[r, gates])

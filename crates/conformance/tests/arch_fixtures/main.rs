@@ -1,6 +1,8 @@
 //! Architecture fixtures against their reference logits: each whose architecture is in the registry.
 //! `FIRTH_FIXTURE=text` runs only those whose name contains the text.
 
+mod options;
+
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
