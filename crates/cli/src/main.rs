@@ -19,8 +19,32 @@ fn main() -> ExitCode {
     match cmd::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("firth: {e:#}");
+            eprintln!("firth: {}", message(&e));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// An error and its causes, without those that it has told already.
+fn message(e: &anyhow::Error) -> String {
+    let mut out = String::new();
+    for cause in e.chain().map(ToString::to_string) {
+        if out.is_empty() {
+            out = cause;
+        } else if !out.ends_with(&cause) {
+            out = format!("{out}: {cause}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let e = anyhow!("not found").context("cannot open x: not found").context("reading the model");
+        assert_eq!(super::message(&e), "reading the model: cannot open x: not found");
     }
 }

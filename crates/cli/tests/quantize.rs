@@ -90,10 +90,13 @@ fn a_file_is_written_under_its_name() {
     // What was there is replaced.
     let again = quantize(&model, &out, &["Q6_K", "--tensor-type", "attn_q=q5_k"]);
     assert!(again.status.success());
+    assert!(!String::from_utf8_lossy(&again.stderr).contains("matches no tensor"));
     let file = Gguf::open(&out).unwrap();
     assert_eq!(file.tensor("blk.0.attn_q.weight").unwrap().dtype, Dtype::Q5_K);
     assert_eq!(file.tensor("blk.0.attn_k.weight").unwrap().dtype, Dtype::Q6_K);
     refused(&quantize(&out, &folder.0.join("third.gguf"), &["Q4_K_M"]), "--allow-requantize");
+    let idle = quantize(&model, &out, &["Q6_K", "--tensor-type", "attn_qq=q5_k"]);
+    assert!(String::from_utf8_lossy(&idle.stderr).contains("--tensor-type attn_qq=q5_k matches no tensor"));
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub enum ConvertError {
     #[error(transparent)]
     Map(#[from] GgufError),
     /// The folder has no file that it must have.
-    #[error("{} has no {name}", folder.display())]
+    #[error("{} has no {name}; a folder is read as a checkpoint of transformers, which has it", folder.display())]
     Missing {
         /// The folder.
         folder: PathBuf,

@@ -85,7 +85,8 @@ impl TensorType {
         Ok(TensorType { pattern, dtype })
     }
 
-    fn matches(&self, name: &str) -> bool {
+    /// Whether the name of a tensor matches.
+    pub fn matches(&self, name: &str) -> bool {
         self.pattern.is_match(name)
     }
 }

@@ -9,6 +9,16 @@ use crate::metadata::KeyError;
 /// Why a model file cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
+    /// One file of several is not there.
+    #[error("shard {no} of {count} is missing: no file {}; all shards belong into one folder", path.display())]
+    MissingShard {
+        /// The file.
+        path: PathBuf,
+        /// Its number, from 1.
+        no: u32,
+        /// The shards.
+        count: u32,
+    },
     /// The system refused.
     #[error("cannot open {}: {source}", path.display())]
     Open {
@@ -37,10 +47,12 @@ pub enum GgufError {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Problem {
     /// No GGUF file.
-    #[error("starts with bytes {found:02x?}, expected \"GGUF\" ([47, 47, 55, 46])")]
+    #[error("starts with bytes {found:02x?}, expected \"GGUF\" ([47, 47, 55, 46]){hint}")]
     Magic {
         /// The first bytes, at most four.
         found: Vec<u8>,
+        /// What it seems to be, and what to do then.
+        hint: &'static str,
     },
     /// A version of another layout.
     #[error("version is {found}, expected 2 or 3")]
@@ -67,7 +79,9 @@ pub enum Problem {
         left: u64,
     },
     /// A count that the file cannot hold.
-    #[error("{what} is {found}, expected 0 to {limit} in a file of {file_bytes} bytes")]
+    #[error(
+        "{what} is {found}, expected 0 to {limit} in a file of {file_bytes} bytes: it is damaged or cut off"
+    )]
     Count {
         /// The field.
         what: &'static str,
@@ -182,7 +196,8 @@ pub enum Problem {
     },
     /// Data past the end of the file.
     #[error(
-        "tensor `{tensor}` has data of {len} bytes at byte {offset}, which ends past the file's {file_bytes}"
+        "tensor `{tensor}` has data of {len} bytes at byte {offset}, which ends past the file's {file_bytes}: \
+         the file is cut off, fetch it again"
     )]
     Data {
         /// The tensor.

@@ -68,7 +68,7 @@ impl Gguf {
         let mut gguf = Gguf::empty();
         for i in 0..count {
             let path = path_of(i);
-            let source = Source::open(&path)?;
+            let source = Source::open(&path).map_err(|e| missing_shard(e, i + 1, count))?;
             let header = parse(&path, &source, limits)?;
             in_file(&path, expect_key(&header.metadata, "split.no", i.into()))?;
             in_file(&path, expect_key(&header.metadata, "split.count", count.into()))?;
@@ -310,6 +310,16 @@ fn shard(key: &'static str, found: u64, expected: u64) -> Problem {
 }
 
 /// The number of files of the model that a file belongs to.
+/// A file that is not there, as the shard that it is.
+fn missing_shard(e: GgufError, no: u32, count: u32) -> GgufError {
+    match e {
+        GgufError::Open { path, source } if source.kind() == std::io::ErrorKind::NotFound => {
+            GgufError::MissingShard { path, no, count }
+        }
+        e => e,
+    }
+}
+
 fn shard_count(path: &Path, header: &Header) -> Result<u32, GgufError> {
     let count = in_file(path, header.metadata.u32("split.count").map_err(Problem::from))?;
     match count.unwrap_or(1) {

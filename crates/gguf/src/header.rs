@@ -114,9 +114,32 @@ pub fn parse_header(bytes: &[u8], limits: &Limits) -> Result<Header, Problem> {
     Ok(Header { version, metadata, tensors, alignment, data_start, len })
 }
 
+/// What a file that is no GGUF seems to be.
+fn hint(bytes: &[u8]) -> &'static str {
+    const SAFETENSORS: &str = ": this is a safetensors file; give the folder that also holds its config.json";
+    // A length of 8 bytes, then JSON.
+    let safetensors = bytes.get(8) == Some(&b'{') && bytes.get(4..8) == Some(&[0; 4]);
+    match bytes {
+        [] => ": the file is empty, fetch it again",
+        _ if safetensors => SAFETENSORS,
+        _ if bytes.starts_with(b"version https://git-lfs") => {
+            ": this is a pointer of Git LFS to the model, not the model; fetch it with git lfs pull"
+        }
+        _ if bytes.starts_with(b"<") => ": this is a web page, perhaps a refusal; fetch the file again",
+        _ if bytes.starts_with(b"PK") => {
+            ": this is an archive, perhaps of PyTorch; convert its model to safetensors"
+        }
+        [b'l', b'm', b'g', b'g', ..] | [b'f' | b't', b'm' | b'j', b'g', b'g', ..] => {
+            ": this is a file of GGML from before GGUF; convert the model again"
+        }
+        _ => "",
+    }
+}
+
 fn version(reader: &mut Reader) -> Result<u32, Problem> {
     if !reader.bytes.starts_with(b"GGUF") {
-        return Err(Problem::Magic { found: reader.bytes.iter().take(4).copied().collect() });
+        let found = reader.bytes.iter().take(4).copied().collect();
+        return Err(Problem::Magic { found, hint: hint(reader.bytes) });
     }
     reader.at = 4;
     match reader.u32(|| "version".to_owned())? {

@@ -34,6 +34,16 @@ fn magic_and_version() {
     check(Raw(Vec::new()), &["starts with"]);
     check(Raw(b"GGU".to_vec()), &["starts with"]);
     check(Raw(b"GGML\x03\0\0\0".to_vec()), &["[47, 47, 4d, 4c]", "[47, 47, 55, 46]"]);
+    for (start, hint) in [
+        (&b""[..], "empty"),
+        (b"\x10\0\0\0\0\0\0\0{\"__metadata__\"", "config.json"),
+        (b"version https://git-lfs.test/spec/v1", "git lfs pull"),
+        (b"<!doctype html>", "web page"),
+        (b"PK\x03\x04", "PyTorch"),
+        (b"tjgg\x03\0\0\0", "before GGUF"),
+    ] {
+        check(Raw(start.to_vec()), &["starts with", hint]);
+    }
     check(Raw(b"GGUF\x03\0".to_vec()), &["version", "4", "2"]);
     for version in [0, 1, 4, 0x0100_0003] {
         check(Raw::new(version, 0, 0), &["version", &version.to_string(), "expected 2 or 3"]);

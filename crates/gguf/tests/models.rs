@@ -293,7 +293,7 @@ fn shards_that_do_not_fit_are_refused() {
     refused(&first, &[&second, "`t0`", "twice"]);
     let first = shards(&folder, 2, |_, _| {});
     fs::remove_file(folder.0.join(&second)).unwrap();
-    refused(&first, &[&second]);
+    refused(&first, &[&second, "shard 2 of 2 is missing"]);
     let renamed = folder.0.join("renamed.gguf");
     fs::rename(&first, &renamed).unwrap();
     refused(&renamed, &["renamed.gguf", "-00001-of-00002.gguf"]);

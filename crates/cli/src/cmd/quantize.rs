@@ -14,6 +14,7 @@ pub fn quantize(a: Quantize) -> Result<()> {
     let file = super::open(Some(&a.input), &a.override_kv)?;
     let plan = QuantizePlan::new(&file, &options)?;
     report_fallbacks(&plan);
+    report_idle_rules(&a, &options, &file);
     if a.dry_run {
         print_plan(&plan);
     } else {
@@ -118,6 +119,15 @@ fn report_fallbacks(plan: &QuantizePlan) {
             let (name, row) = (&p.tensor.name, p.tensor.shape[0]);
             let (wanted, dtype) = (wanted.name(), p.dtype.name());
             eprintln!("firth: warning: {name} has rows of {row} values: {dtype} in place of {wanted}");
+        }
+    }
+}
+
+/// Names of tensors are easily misspelt.
+fn report_idle_rules(a: &Quantize, options: &QuantizeOptions, file: &Gguf) {
+    for (text, rule) in a.tensor_type.iter().zip(&options.tensor_types) {
+        if !file.tensors().iter().any(|t| rule.matches(&t.name)) {
+            eprintln!("firth: warning: --tensor-type {text} matches no tensor");
         }
     }
 }
