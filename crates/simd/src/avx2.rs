@@ -322,19 +322,9 @@ impl Simd for Avx2 {
         self.add_i(acc, both!(_mm256_madd_epi16, a, b))
     }
     #[inline(always)]
-    fn dot_u4x8(self, acc: I, w: [I; 8], a: [i32; 8]) -> I {
-        // 8 groups of 2 * 15 * 127 = 30480: they fit 16 bits, so one widening serves all eight.
-        let first = self.splat_i(a[0]);
-        let mut sums = both!(_mm256_maddubs_epi16, w[0], first);
-        let mut g = 1;
-        while g < 8 {
-            let group = self.splat_i(a[g]);
-            let next = both!(_mm256_maddubs_epi16, w[g], group);
-            sums = both!(_mm256_add_epi16, sums, next);
-            g += 1;
-        }
-        let ones = reg!([_mm256_set1_epi16(1); 2]);
-        self.add_i(acc, both!(_mm256_madd_epi16, sums, ones))
+    fn dot_pairs(self, acc: I, w: I, a: I) -> I {
+        let pairs = both!(_mm256_maddubs_epi16, w, a);
+        both!(_mm256_add_epi16, acc, pairs)
     }
     #[inline(always)]
     fn sum_tree(self, a: F) -> f32 {

@@ -121,8 +121,8 @@ impl Kernel for Everything<'_> {
             s.dot_u7(k, s.splat_i(0x7f7f_7f7f), s.splat_i(0x8181_8181u32 as i32)),
             s.dot_w8(s.load_i32(&a_sum), i, a8),
             s.madd16(k, i, j),
-            s.dot_u4x8(k, [u4; 8], [s8[0], s8[1], s8[2], s8[3], s8[4], s8[5], s8[6], s8[7]]),
-            s.dot_u4x8(k, [s.splat_i(0x0f0f_0f0f); 8], [0x7f7f_7f7f; 8]),
+            s.dot_pairs(k, u7, a8),
+            s.dot_pairs(s.dot_pairs(k, u4, a8), s.splat_i(0x7f7f_7f7f), s.splat_i(0x8181_8181u32 as i32)),
         ] {
             self.put_i(s, v);
         }

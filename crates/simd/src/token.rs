@@ -166,18 +166,18 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// `acc + a.lo * b.lo + a.hi * b.hi` per lane, each lane read as two i16.
     fn madd16(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
 
-    /// Dot of eight 4-bit groups: `acc + sum over g and 4 bytes of w[g] * a[g]`; `w` bytes in 0..=15,
-    /// each `a[g]` four signed bytes in -127..=127 used for every lane. Exact, so how it is summed
-    /// inside is the token's business.
+    /// `acc + w.lo * a.lo + w.hi * a.hi` in each 16-bit half of a lane, of its two bytes: `w` unsigned, `a` signed.
+    /// The two products together fit 16 bits; the sum wraps, so the caller bounds how many are added.
     #[inline(always)]
-    fn dot_u4x8(self, acc: Self::I, w: [Self::I; 8], a: [i32; 8]) -> Self::I {
-        let mut acc = acc;
-        let mut g = 0;
-        while g < 8 {
-            acc = self.dot_u7(acc, w[g], self.splat_i(a[g]));
-            g += 1;
+    fn dot_pairs(self, acc: Self::I, w: Self::I, a: Self::I) -> Self::I {
+        let (mut out, w, a) = (self.to_array_i(acc), self.to_array_i(w), self.to_array_i(a));
+        for ((out, w), a) in out.iter_mut().zip(w).zip(a) {
+            let (w, a) = (w.to_le_bytes(), a.to_le_bytes().map(|b| b as i8));
+            let pair = |i: usize| w[i] as i32 * a[i] as i32 + w[i + 1] as i32 * a[i + 1] as i32;
+            let (low, high) = ((*out & 0xffff) + pair(0), (*out >> 16) + pair(2));
+            *out = high << 16 | low & 0xffff;
         }
-        acc
+        self.load_i32(&out)
     }
 
     /// Asks for the cache line at `p`; any address is allowed.

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 
 use firth_simd::{Kernel, Level, Simd};
 
-use super::block32::{NL_PLUS_128, Offset, dot, nibbles, start};
+use super::block32::{NL_PLUS_128, Offset, dot, nibbles, short_groups, start};
 use super::layout::PANEL;
 use super::tiles::{TileFn, ahead, eight, opaque};
 
@@ -36,8 +36,8 @@ pub(crate) trait Super: 'static {
     const PARTS: usize;
     /// What a weight byte means.
     const OFFSET: Offset;
-    /// Whether bytes are below 16.
-    const NIBBLES: bool = false;
+    /// The greatest byte.
+    const TOP: usize;
     /// How minima are held.
     const MINIMA: Minima = Minima::None;
     /// Whether panels lie in memory rather than in a cache.
@@ -76,7 +76,7 @@ impl Super for Q4_K {
     const CHUNKS: usize = 4;
     const PARTS: usize = 2;
     const OFFSET: Offset = Offset::None;
-    const NIBBLES: bool = true;
+    const TOP: usize = 15;
     const MINIMA: Minima = Minima::Pairs;
     const NEAR: usize = 512;
     #[inline(always)]
@@ -100,6 +100,7 @@ impl Super for Q5_K {
     const CHUNKS: usize = 4;
     const PARTS: usize = 2;
     const OFFSET: Offset = Offset::None;
+    const TOP: usize = 31;
     const MINIMA: Minima = Minima::Pairs;
     #[inline(always)]
     unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I {
@@ -129,6 +130,7 @@ impl Super for Q6_K {
     const CHUNKS: usize = 4;
     const PARTS: usize = 4;
     const OFFSET: Offset = Offset::Shift(5);
+    const TOP: usize = 63;
     #[inline(always)]
     fn sixteenth(chunk: usize, part: usize) -> usize {
         8 * (chunk / 2) + 2 * part + chunk % 2
@@ -159,6 +161,7 @@ impl Super for Q3_K {
     const CHUNKS: usize = 2;
     const PARTS: usize = 8;
     const OFFSET: Offset = Offset::Shift(2);
+    const TOP: usize = 7;
     #[inline(always)]
     unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I {
         let j = 8 * chunk + part;
@@ -192,6 +195,7 @@ impl Super for Q2_K {
     const CHUNKS: usize = 2;
     const PARTS: usize = 8;
     const OFFSET: Offset = Offset::None;
+    const TOP: usize = 3;
     const MINIMA: Minima = Minima::Each;
     #[inline(always)]
     unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, part: usize, h: usize) -> S::I {
@@ -219,6 +223,7 @@ impl Super for IQ4_XS {
     const CHUNKS: usize = 8;
     const PARTS: usize = 1;
     const OFFSET: Offset = Offset::Signed;
+    const TOP: usize = 255;
     #[inline(always)]
     unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, _part: usize, h: usize) -> S::I {
         // SAFETY: within the block.
@@ -245,6 +250,7 @@ impl<B: Super> Super for Wide<B> {
     const CHUNKS: usize = 256 / B::SUB;
     const PARTS: usize = 1;
     const OFFSET: Offset = B::OFFSET;
+    const TOP: usize = B::TOP;
     const MINIMA: Minima = B::MINIMA;
     #[inline(always)]
     unsafe fn scale<S: Simd>(s: S, p: *const u8, chunk: usize, _part: usize, h: usize) -> S::I {
@@ -276,6 +282,7 @@ impl<const SUB: usize> Super for Integers<SUB> {
     const CHUNKS: usize = 256 / SUB;
     const PARTS: usize = 1;
     const OFFSET: Offset = Offset::Signed;
+    const TOP: usize = 255;
     #[inline(always)]
     unsafe fn factor<S: Simd>(s: S, p: *const u8, h: usize) -> S::F {
         // SAFETY: within the block.
@@ -400,6 +407,7 @@ struct Q256 {
 pub(crate) struct Blocks256<B>(PhantomData<B>);
 
 impl<B: Super> TileFn for Blocks256<B> {
+    const WHOLE: bool = true;
     #[inline(always)]
     unsafe fn tile<S: Simd, const NR: usize, const NH: usize>(
         s: S,
@@ -455,7 +463,14 @@ unsafe fn block<S: Simd, B: Super, const NR: usize, const NH: usize>(
                     ($($part:literal),*) => {$(
                         if const { $part < B::PARTS } {
                             let p = if const { B::PARTS > 2 } { opaque(p) } else { p };
-                            sub::<S, B, NR, NH>(s, p, act, stride, half, chunk, $part, &mut isum, &mut jsum);
+                            if const { matches!(S::LEVEL, Level::Avx2) } {
+                                for h in 0..NH {
+                                    let (i, j) = (&mut isum, &mut jsum);
+                                    half_sub::<S, B, NR, NH>(s, p, act, stride, half, h, chunk, $part, i, j);
+                                }
+                            } else {
+                                sub::<S, B, NR, NH>(s, p, act, stride, half, chunk, $part, &mut isum, &mut jsum);
+                            }
                         }
                     )*};
                 }
@@ -530,35 +545,23 @@ unsafe fn sub<S: Simd, B: Super, const NR: usize, const NH: usize>(
                 acc[r] = [start(s, B::OFFSET, from); NH];
             }
         }
-        if const { B::NIBBLES && B::SUB == 32 && !matches!(S::LEVEL, Level::Avx512) } {
-            for h in 0..NH {
-                let mut w = [s.splat_i(0); 8];
-                eight!(S::LEVEL, g => { w[g] = B::group(s, p, chunk, part, g, half + h); });
+        eight!(S::LEVEL, g => {
+            if g < B::SUB / 4 {
+                if const { B::COLD } {
+                    fetch::<S, B>(s, p, chunk, part * (B::SUB / 4) + g);
+                }
+                let mut w = [s.splat_i(0); NH];
+                for h in 0..NH {
+                    w[h] = B::group(s, p, chunk, part, g, half + h);
+                }
                 for r in 0..NR {
-                    let mut a = [0; 8];
-                    eight!(S::LEVEL, g => { a[g] = q.add(g * stride + r).read_unaligned(); });
-                    acc[r][h] = s.dot_u4x8(acc[r][h], w, a);
+                    let a = s.splat_i(q.add(g * stride + r).read_unaligned());
+                    for h in 0..NH {
+                        acc[r][h] = dot(s, B::OFFSET, acc[r][h], w[h], a);
+                    }
                 }
             }
-        } else {
-            eight!(S::LEVEL, g => {
-                if g < B::SUB / 4 {
-                    if const { B::COLD } {
-                        fetch::<S, B>(s, p, chunk, part * (B::SUB / 4) + g);
-                    }
-                    let mut w = [s.splat_i(0); NH];
-                    for h in 0..NH {
-                        w[h] = B::group(s, p, chunk, part, g, half + h);
-                    }
-                    for r in 0..NR {
-                        let a = s.splat_i(q.add(g * stride + r).read_unaligned());
-                        for h in 0..NH {
-                            acc[r][h] = dot(s, B::OFFSET, acc[r][h], w[h], a);
-                        }
-                    }
-                }
-            });
-        }
+        });
         for h in 0..NH {
             let scale = B::scale(s, p, chunk, part, half + h);
             for r in 0..NR {
@@ -570,6 +573,80 @@ unsafe fn sub<S: Simd, B: Super, const NR: usize, const NH: usize>(
                     let a = s.splat_i(minus.add(r).read_unaligned());
                     jsum[r][h] = s.add_i(jsum[r][h], s.mul_i(min, a));
                 }
+            }
+        }
+    }
+}
+
+/// [`sub`] for one half of a panel, where 16 registers are all there are: sums of as many groups as 16 bits hold meet
+/// the scale in one instruction.
+///
+/// # Safety
+/// As [`block`].
+#[inline(always)]
+unsafe fn half_sub<S: Simd, B: Super, const NR: usize, const NH: usize>(
+    s: S,
+    p: *const u8,
+    act: &Q256,
+    stride: usize,
+    half: usize,
+    h: usize,
+    chunk: usize,
+    part: usize,
+    isum: &mut [[S::I; NH]; NR],
+    jsum: &mut [[S::I; NH]; NR],
+) {
+    let run = const { short_groups(B::TOP) };
+    // SAFETY: all offsets lie within the block and the tile.
+    unsafe {
+        let sixteenth = B::sixteenth(chunk, part);
+        let q = act.q.add(sixteenth * 4 * stride);
+        let minus = act.minus.add(sixteenth * stride);
+        let scale = B::scale(s, p, chunk, part, half + h);
+        let low = |x: S::I| s.and(x, s.splat_i(0xffff));
+        let both = s.or(low(scale), s.shl(scale, 16));
+        let (mut acc, mut short) = ([s.splat_i(0); NR], [s.splat_i(0); NR]);
+        eight!(S::LEVEL, g => {
+            if g < B::SUB / 4 {
+                if const { B::COLD } && half + h == 0 {
+                    fetch::<S, B>(s, p, chunk, part * (B::SUB / 4) + g);
+                }
+                let w = B::group(s, p, chunk, part, g, half + h);
+                for r in 0..NR {
+                    let a = s.splat_i(q.add(g * stride + r).read_unaligned());
+                    if run == 1 {
+                        acc[r] = dot(s, B::OFFSET, acc[r], w, a);
+                        continue;
+                    }
+                    short[r] = s.dot_pairs(short[r], w, a);
+                    if (g + 1) % run == 0 || g + 1 == B::SUB / 4 {
+                        isum[r][h] = s.madd16(isum[r][h], short[r], both);
+                        short[r] = s.splat_i(0);
+                    }
+                }
+            }
+        });
+        if run == 1 {
+            for r in 0..NR {
+                isum[r][h] = s.add_i(isum[r][h], s.mul_i(acc[r], scale));
+            }
+        }
+        // Sums of activations fit 16 bits, and so do scales times the offset.
+        if let Offset::Shift(n) = B::OFFSET {
+            let by = low(s.shl(scale, n));
+            for r in 0..NR {
+                let mut sum = minus.add(r).read_unaligned();
+                if B::SUB == 32 {
+                    sum += minus.add(stride + r).read_unaligned();
+                }
+                isum[r][h] = s.madd16(isum[r][h], by, s.splat_i(sum));
+            }
+        }
+        if const { matches!(B::MINIMA, Minima::Each) } {
+            let min = B::min(s, p, chunk, part, half + h);
+            for r in 0..NR {
+                let a = s.splat_i(minus.add(r).read_unaligned());
+                jsum[r][h] = s.madd16(jsum[r][h], min, a);
             }
         }
     }

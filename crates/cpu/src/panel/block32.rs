@@ -52,8 +52,8 @@ pub(crate) trait Block: 'static {
     const BYTES: usize;
     /// What a weight byte means.
     const OFFSET: Offset;
-    /// Whether bytes are below 16.
-    const NIBBLES: bool = false;
+    /// The greatest byte.
+    const TOP: usize;
     /// Whether there is a minimum.
     const MIN: bool = false;
     /// Scales of 16 outputs.
@@ -90,7 +90,7 @@ unsafe fn fifth<S: Simd>(s: S, p: *const u8, g: usize, h: usize) -> S::I {
 }
 
 macro_rules! block {
-    ($name:ident, $bytes:literal, $offset:expr, nibbles $nib:literal, min $min:literal,
+    ($name:ident, $bytes:literal, $offset:expr, top $top:literal, min $min:literal,
      |$s:ident, $p:ident, $g:ident, $h:ident| $group:expr) => {
         #[doc = concat!(stringify!($name), " blocks.")]
         #[allow(non_camel_case_types)]
@@ -98,7 +98,7 @@ macro_rules! block {
         impl Block for $name {
             const BYTES: usize = $bytes;
             const OFFSET: Offset = $offset;
-            const NIBBLES: bool = $nib;
+            const TOP: usize = $top;
             const MIN: bool = $min;
             #[inline(always)]
             unsafe fn group<S: Simd>($s: S, $p: *const u8, $g: usize, $h: usize) -> S::I {
@@ -109,15 +109,15 @@ macro_rules! block {
     };
 }
 
-block!(Q8_0, 1088, Offset::Signed, nibbles false, min false, |s, p, g, h| s
+block!(Q8_0, 1088, Offset::Signed, top 255, min false, |s, p, g, h| s
     .load_i_ptr(p.add(64 + g * 128 + h * 64)));
-block!(Q4_0, 576, Offset::Shift(3), nibbles true, min false, |s, p, g, h| nibbles(s, p.add(64), g, h));
-block!(Q4_1, 640, Offset::None, nibbles true, min true, |s, p, g, h| nibbles(s, p.add(128), g, h));
-block!(Q5_0, 704, Offset::Shift(4), nibbles false, min false, |s, p, g, h| s
+block!(Q4_0, 576, Offset::Shift(3), top 15, min false, |s, p, g, h| nibbles(s, p.add(64), g, h));
+block!(Q4_1, 640, Offset::None, top 15, min true, |s, p, g, h| nibbles(s, p.add(128), g, h));
+block!(Q5_0, 704, Offset::Shift(4), top 31, min false, |s, p, g, h| s
     .or(nibbles(s, p.add(192), g, h), fifth(s, p.add(64), g, h)));
-block!(Q5_1, 768, Offset::None, nibbles false, min true, |s, p, g, h| s
+block!(Q5_1, 768, Offset::None, top 31, min true, |s, p, g, h| s
     .or(nibbles(s, p.add(256), g, h), fifth(s, p.add(128), g, h)));
-block!(IQ4_NL, 576, Offset::Signed, nibbles false, min false, |s, p, g, h| s
+block!(IQ4_NL, 576, Offset::Signed, top 255, min false, |s, p, g, h| s
     .lookup16(&NL_PLUS_128, nibbles(s, p.add(64), g, h)));
 
 /// MXFP4 blocks.
@@ -125,6 +125,7 @@ pub(crate) struct Mxfp4;
 impl Block for Mxfp4 {
     const BYTES: usize = 544;
     const OFFSET: Offset = Offset::Shift(4);
+    const TOP: usize = 28;
     #[inline(always)]
     unsafe fn scale<S: Simd>(s: S, p: *const u8, h: usize) -> S::F {
         // SAFETY: 32 exponent bytes lead the block.
@@ -141,10 +142,60 @@ impl Block for Mxfp4 {
     }
 }
 
+/// Groups of four bytes up to `top` whose products with activations, two in a half, fit 16 bits together: 8, 4, 2 or 1.
+pub(crate) const fn short_groups(top: usize) -> usize {
+    let mut n = 8;
+    while n > 1 && n * 2 * 127 * top > i16::MAX as usize {
+        n /= 2;
+    }
+    n
+}
+
+/// The integer sums of a block for one half of a panel, where 16 registers are all there are: sums of as many groups as
+/// 16 bits hold, widened together.
+///
+/// # Safety
+/// As [`TileFn::tile`]; `p` is a whole panel block, `q` the integers of the tile's block.
+#[inline(always)]
+unsafe fn half_sums<S: Simd, B: Block, const NR: usize>(
+    s: S,
+    p: *const u8,
+    q: *const i32,
+    stride: usize,
+    h: usize,
+    from: [S::I; NR],
+) -> [S::I; NR] {
+    let run = const { short_groups(B::TOP) };
+    let ones = s.splat_i(0x0001_0001);
+    let (mut acc, mut short) = (from, [s.splat_i(0); NR]);
+    eight!(S::LEVEL, g => {
+        if h == 0 {
+            ahead(p, g, 8, B::BYTES);
+        }
+        // SAFETY: handed on to the caller.
+        let w = unsafe { B::group(s, p, g, h) };
+        for r in 0..NR {
+            // SAFETY: the word lies in the tile.
+            let a = s.splat_i(unsafe { q.add(g * stride + r).read_unaligned() });
+            if run == 1 {
+                acc[r] = dot(s, B::OFFSET, acc[r], w, a);
+                continue;
+            }
+            short[r] = s.dot_pairs(short[r], w, a);
+            if (g + 1) % run == 0 {
+                acc[r] = s.madd16(acc[r], short[r], ones);
+                short[r] = s.splat_i(0);
+            }
+        }
+    });
+    acc
+}
+
 /// Panels of `B`.
 pub(crate) struct Blocks32<B>(PhantomData<B>);
 
 impl<B: Block> TileFn for Blocks32<B> {
+    const WHOLE: bool = true;
     #[inline(always)]
     unsafe fn tile<S: Simd, const NR: usize, const NH: usize>(
         s: S,
@@ -172,14 +223,15 @@ impl<B: Block> TileFn for Blocks32<B> {
                     let from = s.splat_i(minus.add(b * stride + r).read_unaligned());
                     acc[r] = [start(s, B::OFFSET, from); NH];
                 }
-                if const { B::NIBBLES && !matches!(S::LEVEL, Level::Avx512) } {
+                if const { matches!(S::LEVEL, Level::Avx2) } {
                     for h in 0..NH {
-                        let mut w = [s.splat_i(0); 8];
-                        eight!(S::LEVEL, g => { w[g] = B::group(s, p, g, half + h); });
+                        let mut from = [s.splat_i(0); NR];
                         for r in 0..NR {
-                            let mut a = [0; 8];
-                            eight!(S::LEVEL, g => { a[g] = q.add(g * stride + r).read_unaligned(); });
-                            acc[r][h] = s.dot_u4x8(acc[r][h], w, a);
+                            from[r] = acc[r][h];
+                        }
+                        let sums = half_sums::<S, B, NR>(s, p, q, stride, half + h, from);
+                        for r in 0..NR {
+                            acc[r][h] = sums[r];
                         }
                     }
                 } else {

@@ -39,6 +39,7 @@ element!(Bf16, 2, load_bf16_ptr, "bf16.");
 pub(crate) struct Float<E>(PhantomData<E>);
 
 impl<E: Element> TileFn for Float<E> {
+    const WHOLE: bool = false;
     #[inline(always)]
     unsafe fn tile<S: Simd, const NR: usize, const NH: usize>(
         s: S,

@@ -84,6 +84,8 @@ impl<'a> OutRows<'a> {
 
 /// A kind of panel and how a tile of it is computed.
 pub(crate) trait TileFn: Sized + 'static {
+    /// Whether a kernel of several rows takes both halves of a panel in one walk where there are 16 registers.
+    const WHOLE: bool;
     /// Rows `row0..row0 + NR` of a tile of `stride` rows, halves `half..half + NH`: final sums.
     ///
     /// # Safety
@@ -154,22 +156,44 @@ impl<T: TileFn, const R: usize> Tiles<'_, T, R> {
             if const { R > 0 && matches!(S::LEVEL, Level::Avx512) } {
                 self.piece::<S, R, 2>(s, p, panel, tile, R, t, 0, 0);
             } else if const { R == 0 && !matches!(S::LEVEL, Level::Avx512) } {
-                for half in 0..2 {
-                    let mut row = 0;
-                    // Sixteen registers: three rows of half a panel at most.
-                    if const { unrolls(S::LEVEL) } {
-                        while row + 3 <= self.stride {
-                            self.piece::<S, 3, 1>(s, p, panel, tile, self.stride, t, row, half);
-                            row += 3;
-                        }
-                    }
-                    while row < self.stride {
-                        self.piece::<S, 1, 1>(s, p, panel, tile, self.stride, t, row, half);
-                        row += 1;
-                    }
+                // Sixteen registers: three rows at most, of half a panel at a time.
+                let mut row = 0;
+                while row < self.stride {
+                    row += match self.stride - row {
+                        2 | 4 if const { unrolls(S::LEVEL) } => self.rows::<S, 2>(s, p, panel, tile, t, row),
+                        3.. if const { unrolls(S::LEVEL) } => self.rows::<S, 3>(s, p, panel, tile, t, row),
+                        _ => self.rows::<S, 1>(s, p, panel, tile, t, row),
+                    };
                 }
             }
         }
+    }
+
+    /// `NR` rows from `row` on of a whole panel where there are 16 registers. Returns `NR`.
+    ///
+    /// # Safety
+    /// As [`TileFn::tile`]; the rows and outputs passed [`OutRows::check`].
+    #[inline(always)]
+    unsafe fn rows<S: Simd, const NR: usize>(
+        &self,
+        s: S,
+        p: *const u8,
+        panel: usize,
+        tile: *const u8,
+        t: usize,
+        row: usize,
+    ) -> usize {
+        // SAFETY: handed on to the caller.
+        unsafe {
+            // One stream where it can be: memory is then read in order.
+            if const { NR == 1 || T::WHOLE } {
+                self.piece::<S, NR, 2>(s, p, panel, tile, self.stride, t, row, 0);
+            } else {
+                self.piece::<S, NR, 1>(s, p, panel, tile, self.stride, t, row, 0);
+                self.piece::<S, NR, 1>(s, p, panel, tile, self.stride, t, row, 1);
+            }
+        }
+        NR
     }
 
     /// # Safety
