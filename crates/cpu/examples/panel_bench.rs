@@ -1,14 +1,14 @@
-//! Rates of the panel kernels on one thread beside this machine's own ceilings.
+//! Rates of the panel kernels on one thread, and on two with few rows, beside this machine's own ceilings.
 //!
 //! Every figure is the best of many stretches of under a millisecond, so that another process on the
 //! same core does not show. Shares are of the int8 peak (products) or of the read ceiling (few rows).
-//! `FIRTH_ISA` chooses the instruction set; an argument names one type.
+//! `FIRTH_ISA` chooses the instruction set; an argument names one type, a second leaves out products of many rows.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use firth_cpu::act::{Act, ActLayout, RowSource, fill_tile};
-use firth_cpu::panel::{OutRows, PanelLayout, matmul};
+use firth_cpu::panel::{OutRows, PanelLayout, Product, matmul};
 use firth_cpu::{Pool, Region, int8_ceiling};
 use firth_quant::Dtype;
 use firth_simd::{Kernel, Level, Simd, dispatch};
@@ -93,7 +93,7 @@ fn gemm(level: Level, peak: f64, dtype: Dtype, k: usize, n: usize) {
     for first in (0..layout.panels() / STEP * STEP).step_by(STEP).cycle().take(400) {
         all.push(best(1, || {
             let out = OutRows::new(&mut out, n);
-            matmul(level, &layout, panels, first..first + STEP, &act, out, &mut scratch);
+            matmul(&layout, panels, Product { level, range: first..first + STEP, act, out }, &mut scratch);
         }));
     }
     all.sort_by(f64::total_cmp);
@@ -112,31 +112,56 @@ fn gemm(level: Level, peak: f64, dtype: Dtype, k: usize, n: usize) {
     );
 }
 
-fn gemv(level: Level, ceiling: f64, dtype: Dtype, rows: usize) {
+/// Bytes of a chunk that a thread claims.
+const CHUNK: usize = 64 << 10;
+
+/// Products of few rows with cold weights: `bytes` of panels at a time, shared out to a pool as the device does.
+fn gemv(level: Level, ceiling: f64, pool: &Pool, dtype: Dtype, rows: usize, bytes: usize) {
     let k = 2048;
     let n = 200_000_000 / dtype.row_bytes(k).unwrap() / 32 * 32;
     let layout = PanelLayout::new(dtype, k, n).unwrap();
     let region = pack(&layout, &file(dtype, k, n));
     let panels = region.as_slice();
     let (a, data) = activations(level, &layout, rows);
-    let (mut out, mut scratch) = (vec![0.0; n * rows], vec![0.0; layout.scratch_floats()]);
+    let out = Region::new(n * rows * 4).expect("memory for results");
     let act = Act { layout: a, data: &data };
-    // Two megabytes at a time, so that their cost of entry is small and the memory is cold.
-    let step = 2_000_000 / layout.panel_bytes();
-    let mut t = f64::INFINITY;
-    for first in (0..layout.panels() / step * step).step_by(step).cycle().take(300) {
-        t = t.min(best(1, || {
-            let out = OutRows::new(&mut out, n);
-            matmul(level, &layout, panels, first..first + step, &act, out, &mut scratch);
+    let (step, per) = (bytes / layout.panel_bytes(), (CHUNK / layout.panel_bytes()).max(1));
+    let mut all = Vec::new();
+    for first in (0..layout.panels() / step * step).step_by(step).cycle().take(100 * 8_000_000 / bytes) {
+        all.push(best(1, || {
+            pool.run(step.div_ceil(per), &|chunk, _| {
+                let range = first + chunk * per..first + ((chunk + 1) * per).min(step);
+                // SAFETY: chunks are disjoint panels, and the region is this function's alone.
+                let out = unsafe { OutRows::from_raw(out.ptr().cast(), n * rows, n) };
+                let mut scratch = vec![0.0; layout.scratch_floats()];
+                matmul(&layout, panels, Product { level, range, act, out }, &mut scratch);
+            });
         }));
     }
-    let rate = (step * layout.panel_bytes()) as f64 / t;
+    all.sort_by(f64::total_cmp);
+    let rate = |t: f64| (step * layout.panel_bytes()) as f64 / t / 1e9;
     println!(
-        "{:5} {level} {rows} rows, cold: {:.1} GB/s, {:.0}% of the ceiling",
+        "{:5} {level} {rows} rows, cold, {} threads, {} MB at a time: {:.1} GB/s, {:.0}% of the ceiling, median {:.1}",
         dtype.name(),
-        rate / 1e9,
-        100.0 * rate / ceiling
+        pool.threads(),
+        bytes / 1_000_000,
+        rate(all[0]),
+        100.0 * rate(all[0]) * 1e9 / ceiling,
+        rate(all[all.len() / 2]),
     );
+}
+
+/// Bytes a second that the pool reads of memory, the best of many stretches of 8 MB.
+fn read(level: Level, pool: &Pool, memory: &Region) -> f64 {
+    let mut read = f64::INFINITY;
+    for part in memory.as_slice().chunks_exact(8_000_000).cycle().take(300) {
+        read = read.min(best(1, || {
+            pool.run(8, &|i, _| {
+                black_box(dispatch(level, Read(black_box(&part[i * 1_000_000..][..1_000_000]))));
+            });
+        }));
+    }
+    8e6 / read
 }
 
 fn main() {
@@ -144,14 +169,15 @@ fn main() {
     let memory = Region::new(200_000_000).expect("memory");
     // SAFETY: the region is this function's alone. Touched, it is no longer the one page of zeros.
     unsafe { memory.ptr().write_bytes(1, memory.len()) };
-    let mut read = f64::INFINITY;
-    for part in memory.as_slice().chunks_exact(2_000_000).cycle().take(300) {
-        read = read.min(best(1, || {
-            black_box(dispatch(level, Read(black_box(part))));
-        }));
-    }
-    let (peak, ceiling) = (peak(level), 2e6 / read);
-    println!("{level}: int8 peak {:.3} TOP/s, read {:.1} GB/s, one thread", peak / 1e12, ceiling / 1e9);
+    let pools = [Pool::new(1), Pool::new(2)];
+    let ceilings = pools.each_ref().map(|pool| read(level, pool, &memory));
+    let peak = peak(level);
+    println!(
+        "{level}: int8 peak {:.3} TOP/s of one thread, read {:.1} GB/s, of two {:.1}",
+        peak / 1e12,
+        ceilings[0] / 1e9,
+        ceilings[1] / 1e9
+    );
     let only = std::env::args().nth(1);
     let types = [
         Dtype::Q8_0,
@@ -165,7 +191,11 @@ fn main() {
         Dtype::BF16,
         Dtype::F32,
     ];
+    let few = std::env::args().nth(2).is_some();
     for (k, n) in [(1024, 3584), (3584, 1024), (576, 1536)] {
+        if few {
+            break;
+        }
         for dtype in types {
             if k % dtype.block_len() == 0 && only.as_ref().is_none_or(|o| o == dtype.name()) {
                 gemm(level, peak, dtype, k, n);
@@ -176,8 +206,11 @@ fn main() {
         if only.as_ref().is_some_and(|o| o != dtype.name()) {
             continue;
         }
-        for rows in [1, 2, 4, 6, 8, 16] {
-            gemv(level, ceiling, dtype, rows);
+        for (pool, ceiling) in pools.iter().zip(ceilings) {
+            for rows in [1, 2, 4, 6, 8, 16] {
+                gemv(level, ceiling, pool, dtype, rows, 8_000_000);
+            }
+            gemv(level, ceiling, pool, dtype, 1, 1_000_000);
         }
     }
 }

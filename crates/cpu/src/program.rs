@@ -100,8 +100,10 @@ struct Compiled {
 struct Phase {
     /// Steps by number.
     steps: Vec<usize>,
-    /// One past the last chunk of each in this run of the phase.
-    ends: Vec<usize>,
+    /// Chunks of each in this run of the phase.
+    counts: Vec<usize>,
+    /// Threads among whom they are divided.
+    threads: usize,
     /// The phase whose weights are fetched by threads that wait in this one.
     ahead: Option<usize>,
 }
@@ -110,20 +112,36 @@ impl Phase {
     /// Counts the chunks of a step. Returns all of them, and whether the caller should take them alone: when no
     /// step has more than one, waking others costs more than the work.
     fn count(&mut self, steps: &[Compiled], cx: &Cx) -> (usize, bool) {
-        let (mut end, mut alone) = (0, true);
-        for (s, to) in self.steps.iter().zip(&mut self.ends) {
-            let n = steps[*s].step.chunks(cx);
-            alone &= n <= 1;
-            end += n;
-            *to = end;
+        let (mut sum, mut alone) = (0, true);
+        for (s, count) in self.steps.iter().zip(&mut self.counts) {
+            *count = steps[*s].step.chunks(cx);
+            alone &= *count <= 1;
+            sum += *count;
         }
-        (end, alone)
+        (sum, alone)
     }
 
-    /// Step and chunk of it that chunk `chunk` of the phase is.
+    /// Step and chunk of it that chunk `chunk` of the phase is. Each thread's share of the phase is its share of every
+    /// step, so that rows stay with a thread.
     fn find(&self, chunk: usize) -> (usize, usize) {
-        let at = self.ends.iter().position(|end| chunk < *end).expect("a chunk of the phase");
-        (self.steps[at], if at == 0 { chunk } else { chunk - self.ends[at - 1] })
+        let before = |thread: usize| -> usize {
+            self.counts.iter().map(|n| own_chunks(*n, thread, self.threads).start).sum()
+        };
+        // The last thread whose share starts at or before the chunk.
+        let (mut low, mut high) = (0, self.threads);
+        while high - low > 1 {
+            let middle = (low + high) / 2;
+            if before(middle) <= chunk { low = middle } else { high = middle }
+        }
+        let mut at = chunk - before(low);
+        for (step, n) in self.steps.iter().zip(&self.counts) {
+            let own = own_chunks(*n, low, self.threads);
+            if at < own.len() {
+                return (*step, own.start + at);
+            }
+            at -= own.len();
+        }
+        unreachable!("chunk {chunk} of a phase of {:?}", self.counts)
     }
 }
 
@@ -182,7 +200,7 @@ impl CpuProgram {
             }
             touches.push(touch);
         }
-        let phases = make_phases(&touches, &steps);
+        let phases = make_phases(&touches, &steps, shared.pool.threads());
         let floats = steps.iter().map(|s| s.step.scratch()).max().unwrap_or(0);
         let sampler = (cx.sampler > 0).then_some(cx.sampler);
         let worker = || Worker {
@@ -251,8 +269,8 @@ impl CpuProgram {
 }
 
 /// The phases of a program, each with the next that reads weights.
-fn make_phases(touches: &[Touch], steps: &[Compiled]) -> Vec<Phase> {
-    let phase = |s: Vec<usize>| Phase { ends: vec![0; s.len()], steps: s, ahead: None };
+fn make_phases(touches: &[Touch], steps: &[Compiled], threads: usize) -> Vec<Phase> {
+    let phase = |s: Vec<usize>| Phase { counts: vec![0; s.len()], steps: s, threads, ahead: None };
     let mut phases: Vec<Phase> = schedule::phases(touches).into_iter().map(phase).collect();
     let mut next = None;
     for (i, phase) in phases.iter_mut().enumerate().rev() {
@@ -300,5 +318,32 @@ impl Program for CpuProgram {
         // What no op accounts for: threads that had nothing to do, or waited for one another.
         out.push(("waiting".into(), (std::mem::take(&mut self.elapsed) - busy).max(0.0), 0));
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_has_each_chunk_of_its_steps_once() {
+        for counts in [vec![1], vec![5, 0, 1], vec![64, 32, 1, 7], vec![0, 3]] {
+            for threads in [1, 2, 3, 8] {
+                let steps = (10..10 + counts.len()).collect();
+                let phase = Phase { counts: counts.clone(), steps, threads, ahead: None };
+                let found = (0..counts.iter().sum()).map(|chunk| phase.find(chunk));
+                let mut found: Vec<(usize, usize)> = found.collect();
+                found.sort_unstable();
+                let all = counts.iter().enumerate().flat_map(|(s, n)| (0..*n).map(move |c| (s + 10, c)));
+                assert!(found.iter().copied().eq(all), "{counts:?} among {threads}: {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_has_its_part_of_every_step() {
+        let phase = Phase { counts: vec![64, 32], steps: vec![0, 1], threads: 2, ahead: None };
+        let of = |chunks: std::ops::Range<usize>| chunks.map(|c| phase.find(c)).collect::<Vec<_>>();
+        assert!(of(0..48).iter().all(|(s, c)| *c < [32, 16][*s]));
     }
 }

@@ -1,15 +1,13 @@
 //! Weights as the CPU keeps them: each once, in the layout that serves all its uses.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use firth_graph::{Extents, LoadError, Use, WeightBytes, WeightSpec};
 use firth_quant::Dtype;
-use firth_simd::Level;
 
-use crate::act::Act;
 use crate::memory::Region;
-use crate::panel::{self, OutRows, PanelLayout};
+use crate::panel::{self, PanelLayout, Product};
 use crate::pool::Pool;
 
 /// How a weight lies.
@@ -188,23 +186,14 @@ impl StoredWeight {
         }
     }
 
-    /// Outputs `range` (in panels) of matrix `matrix` for every row of `act`, into `out`: [`panel::matmul`].
-    pub fn product(
-        &self,
-        level: Level,
-        matrix: usize,
-        range: Range<usize>,
-        act: &Act,
-        out: OutRows,
-        scratch: &mut [f32],
-    ) {
+    /// A product with matrix `matrix`: [`panel::matmul`].
+    pub fn product(&self, matrix: usize, product: Product, scratch: &mut [f32]) {
         let l = self.layout();
         match &self.memory {
-            Memory::Own(_) => panel::matmul(level, l, self.panels(matrix), range, act, out, scratch),
+            Memory::Own(_) => panel::matmul(l, self.panels(matrix), product, scratch),
             Memory::Mapped(bytes) => {
                 let len = self.row_bytes() * self.dims[1];
-                let rows = &bytes.bytes()[matrix * len..][..len];
-                panel::matmul_mapped(level, l, rows, range, act, out, scratch);
+                panel::matmul_mapped(l, &bytes.bytes()[matrix * len..][..len], product, scratch);
             }
         }
     }

@@ -143,27 +143,31 @@ impl PanelLayout {
     }
 }
 
-/// Outputs `range` (in panels) of every row of `act`, into `out`.
+/// What a product computes: the outputs of the panels `range` of every row of `act`, into `out`.
 ///
-/// `panels` are the bytes of all the weight's panels (of one expert's, for experts: another base),
-/// `act` is in the layout's [`PanelLayout::form`], `scratch` holds
-/// [`PanelLayout::scratch_floats`]. Any number of rows, 0 too; a row's bits do not depend on the others.
+/// Any number of rows, 0 too; a row's bits do not depend on the others.
+#[derive(Clone)]
+pub struct Product<'a> {
+    /// Instruction set.
+    pub level: Level,
+    /// Which panels of the weight.
+    pub range: Range<usize>,
+    /// The rows, in the weight's [`PanelLayout::form`].
+    pub act: Act<'a>,
+    /// Where outputs go.
+    pub out: OutRows<'a>,
+}
+
+/// A product with the bytes of all the weight's panels (of one expert's, for experts: another base). `scratch` holds
+/// [`PanelLayout::scratch_floats`].
 ///
 /// # Panics
 /// When a size does not fit.
-pub fn matmul(
-    level: Level,
-    layout: &PanelLayout,
-    panels: &[u8],
-    range: Range<usize>,
-    act: &Act,
-    out: OutRows,
-    scratch: &mut [f32],
-) {
-    assert!(range.start <= range.end && range.end <= layout.panels(), "panels {range:?}");
+pub fn matmul(layout: &PanelLayout, panels: &[u8], product: Product, scratch: &mut [f32]) {
+    let (Range { start, end }, bytes) = (product.range.clone(), layout.panel_bytes());
+    assert!(start <= end && end <= layout.panels(), "panels {start}..{end}");
     assert!(panels.len() >= layout.bytes(), "{} bytes of panels, expected {}", panels.len(), layout.bytes());
-    let bytes = layout.panel_bytes();
-    product(level, layout, &panels[range.start * bytes..range.end * bytes], range, act, out, scratch);
+    Call::new(layout, &panels[start * bytes..end * bytes], product, scratch).compute(scratch);
 }
 
 /// [`matmul`] with a weight as it lies in the file, `rows` of `n` rows: each panel is laid out in `scratch` before it is
@@ -171,65 +175,16 @@ pub fn matmul(
 ///
 /// # Panics
 /// When a size does not fit.
-pub fn matmul_mapped(
-    level: Level,
-    layout: &PanelLayout,
-    rows: &[u8],
-    range: Range<usize>,
-    act: &Act,
-    out: OutRows,
-    scratch: &mut [f32],
-) {
+pub fn matmul_mapped(layout: &PanelLayout, rows: &[u8], product: Product, scratch: &mut [f32]) {
     let row_bytes = layout.row_bytes();
     assert_eq!(rows.len(), layout.n * row_bytes, "bytes of {} rows", layout.n);
     let (panel, scratch) = scratch.split_at_mut(layout.panel_bytes().div_ceil(4));
     let panel = &mut bytemuck::cast_slice_mut(panel)[..layout.panel_bytes()];
-    for i in range {
+    for i in product.range.clone() {
         let from = i * PANEL;
         layout.pack_panel(&rows[from * row_bytes..(from + layout.panel_rows(i)) * row_bytes], panel);
-        product(level, layout, panel, i..i + 1, act, out, scratch);
-    }
-}
-
-/// The product of the panels `range`, whose bytes are `panels`.
-fn product(
-    level: Level,
-    layout: &PanelLayout,
-    panels: &[u8],
-    range: Range<usize>,
-    act: &Act,
-    out: OutRows,
-    scratch: &mut [f32],
-) {
-    let (k, a) = (layout.k, &act.layout);
-    assert_eq!(panels.len(), range.len() * layout.panel_bytes(), "bytes of panels {range:?}");
-    assert!(a.form == layout.form() && a.k == k, "activations {a:?} for a weight {layout:?}");
-    assert!(act.data.len() >= a.row_words() * 4 * a.rows, "bytes of activations");
-    assert!(scratch.len() >= layout.scratch_floats(), "scratch floats");
-    out.check(a.rows, layout.n);
-    if a.rows == 0 || range.is_empty() {
-        return;
-    }
-    let call = Call { level, layout, panels, first: range.start, act, out };
-    match layout.kind() {
-        Kind::F32 => call.plain::<Float<float::F32>>(range),
-        Kind::F16 => call.plain::<Float<float::F16>>(range),
-        Kind::BF16 => call.plain::<Float<float::Bf16>>(range),
-        Kind::Q8_0 => call.plain::<Blocks32<block32::Q8_0>>(range),
-        Kind::Q4_0 => call.plain::<Blocks32<block32::Q4_0>>(range),
-        Kind::Q4_1 => call.plain::<Blocks32<block32::Q4_1>>(range),
-        Kind::Q5_0 => call.plain::<Blocks32<block32::Q5_0>>(range),
-        Kind::Q5_1 => call.plain::<Blocks32<block32::Q5_1>>(range),
-        Kind::IQ4_NL => call.plain::<Blocks32<block32::IQ4_NL>>(range),
-        Kind::MXFP4 => call.plain::<Blocks32<block32::Mxfp4>>(range),
-        Kind::Q4_K => call.plain::<Blocks256<block256::Q4_K>>(range),
-        Kind::Q2_K => call.widened::<block256::Q2_K>(range, scratch),
-        Kind::Q3_K => call.widened::<block256::Q3_K>(range, scratch),
-        Kind::Q5_K => call.widened::<block256::Q5_K>(range, scratch),
-        Kind::Q6_K => call.widened::<block256::Q6_K>(range, scratch),
-        Kind::IQ4_XS => call.widened::<block256::IQ4_XS>(range, scratch),
-        Kind::Integers => call.integers(range, scratch),
-        Kind::Decoded => call.decoded(range, scratch),
+        let product = Product { range: i..i + 1, ..product.clone() };
+        Call::new(layout, panel, product, scratch).compute(scratch);
     }
 }
 
@@ -238,26 +193,60 @@ const WIDEN_ROWS: usize = 6 * TILE_ROWS;
 
 /// A product whose sizes were checked.
 struct Call<'a> {
-    level: Level,
     layout: &'a PanelLayout,
+    /// The bytes of the product's panels.
     panels: &'a [u8],
-    /// The panel that `panels` starts with.
-    first: usize,
-    act: &'a Act<'a>,
-    out: OutRows<'a>,
+    product: Product<'a>,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    fn new(layout: &'a PanelLayout, panels: &'a [u8], product: Product<'a>, scratch: &[f32]) -> Self {
+        let (range, a) = (&product.range, &product.act.layout);
+        assert_eq!(panels.len(), range.len() * layout.panel_bytes(), "bytes of panels {range:?}");
+        assert!(a.form == layout.form() && a.k == layout.k, "activations {a:?} for a weight {layout:?}");
+        assert!(product.act.data.len() >= a.row_words() * 4 * a.rows, "bytes of activations");
+        assert!(scratch.len() >= layout.scratch_floats(), "scratch floats");
+        product.out.check(a.rows, layout.n);
+        Call { layout, panels, product }
+    }
+
+    fn compute(&self, scratch: &mut [f32]) {
+        let range = self.product.range.clone();
+        if self.product.act.layout.rows == 0 || range.is_empty() {
+            return;
+        }
+        match self.layout.kind() {
+            Kind::F32 => self.plain::<Float<float::F32>>(range),
+            Kind::F16 => self.plain::<Float<float::F16>>(range),
+            Kind::BF16 => self.plain::<Float<float::Bf16>>(range),
+            Kind::Q8_0 => self.plain::<Blocks32<block32::Q8_0>>(range),
+            Kind::Q4_0 => self.plain::<Blocks32<block32::Q4_0>>(range),
+            Kind::Q4_1 => self.plain::<Blocks32<block32::Q4_1>>(range),
+            Kind::Q5_0 => self.plain::<Blocks32<block32::Q5_0>>(range),
+            Kind::Q5_1 => self.plain::<Blocks32<block32::Q5_1>>(range),
+            Kind::IQ4_NL => self.plain::<Blocks32<block32::IQ4_NL>>(range),
+            Kind::MXFP4 => self.plain::<Blocks32<block32::Mxfp4>>(range),
+            Kind::Q4_K => self.plain::<Blocks256<block256::Q4_K>>(range),
+            Kind::Q2_K => self.widened::<block256::Q2_K>(range, scratch),
+            Kind::Q3_K => self.widened::<block256::Q3_K>(range, scratch),
+            Kind::Q5_K => self.widened::<block256::Q5_K>(range, scratch),
+            Kind::Q6_K => self.widened::<block256::Q6_K>(range, scratch),
+            Kind::IQ4_XS => self.widened::<block256::IQ4_XS>(range, scratch),
+            Kind::Integers => self.integers(range, scratch),
+            Kind::Decoded => self.decoded(range, scratch),
+        }
+    }
+
     /// The bytes of a panel.
     fn panel(&self, panel: usize) -> &[u8] {
         let bytes = self.layout.panel_bytes();
-        &self.panels[(panel - self.first) * bytes..][..bytes]
+        &self.panels[(panel - self.product.range.start) * bytes..][..bytes]
     }
 
     /// Panels as they lie.
     fn plain<T: TileFn>(&self, range: Range<usize>) {
         let bytes = self.layout.panel_bytes();
-        if self.act.layout.rows <= TILE_ROWS {
+        if self.product.act.layout.rows <= TILE_ROWS {
             // One tile: all panels in one go.
             return self.tiles::<T>(self.panels.as_ptr(), bytes, range);
         }
@@ -268,7 +257,7 @@ impl Call<'_> {
 
     /// Panels widened to bytes in scratch, where the rows are many enough to pay for it.
     fn widened<B: Super>(&self, range: Range<usize>, scratch: &mut [f32]) {
-        if self.act.layout.rows < WIDEN_ROWS {
+        if self.product.act.layout.rows < WIDEN_ROWS {
             return self.plain::<Blocks256<B>>(range);
         }
         let n_blocks = self.layout.blocks();
@@ -276,7 +265,10 @@ impl Call<'_> {
         for panel in range {
             let src = self.panel(panel);
             let dst = wide.as_mut_ptr().cast();
-            dispatch(self.level, Widen::<B> { panel: src.as_ptr(), dst, n_blocks, kind: PhantomData });
+            dispatch(
+                self.product.level,
+                Widen::<B> { panel: src.as_ptr(), dst, n_blocks, kind: PhantomData },
+            );
             self.tiles::<Blocks256<Wide<B>>>(dst, n_blocks * WIDE_BLOCK, panel..panel + 1);
         }
     }
@@ -319,7 +311,7 @@ impl Call<'_> {
 
     /// Every tile of the activations against panels that lie at `panels`.
     fn tiles<T: TileFn>(&self, panels: *const u8, panel_bytes: usize, range: Range<usize>) {
-        let (rows, height) = (self.act.layout.rows, self.act.layout.height());
+        let (rows, height) = (self.product.act.layout.rows, self.product.act.layout.height());
         let full = rows / height;
         // What is left over first: it fetches the panel ahead.
         self.run_rows::<T>(panels, panel_bytes, range.clone(), full, 1, rows % height);
@@ -343,7 +335,7 @@ impl Call<'_> {
         }
         match rows {
             0 => {}
-            _ if self.level != Level::Avx512 => run!(0),
+            _ if self.product.level != Level::Avx512 => run!(0),
             1 => run!(1),
             2 => run!(2),
             3 => run!(3),
@@ -362,8 +354,8 @@ impl Call<'_> {
         n_tiles: usize,
         stride: usize,
     ) {
-        let a = &self.act.layout;
-        let tiles = self.act.data[a.tile_range(tile).start..].as_ptr();
+        let a = &self.product.act.layout;
+        let tiles = self.product.act.data[a.tile_range(tile).start..].as_ptr();
         let tiles = Tiles::<T, R> {
             panels,
             panel_bytes,
@@ -375,9 +367,9 @@ impl Call<'_> {
             row0: tile * a.height(),
             k: a.padded_k(),
             n: self.layout.n,
-            out: self.out,
+            out: self.product.out,
             kind: PhantomData,
         };
-        dispatch(self.level, tiles);
+        dispatch(self.product.level, tiles);
     }
 }

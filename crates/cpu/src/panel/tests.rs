@@ -3,7 +3,7 @@
 use firth_quant::Dtype;
 use firth_simd::Level;
 
-use super::{OutRows, PANEL, PanelLayout, matmul, matmul_mapped, twin};
+use super::{OutRows, PANEL, PanelLayout, Product, matmul, matmul_mapped, twin};
 use crate::act::{Act, ActLayout, Form, RowSource, fill_tile};
 
 struct Random(u64);
@@ -142,11 +142,11 @@ fn check(dtype: Dtype, k: usize, n: usize) {
             let middle = layout.panels() / 2;
             let act = Act { layout: a, data: &data };
             for range in [middle..layout.panels(), 0..middle] {
-                let out = OutRows::new(&mut out, stride);
+                let product = Product { level, range, act, out: OutRows::new(&mut out, stride) };
                 // The file's rows as they are give the same.
                 match rows % 4 {
-                    1 => matmul_mapped(level, &layout, &file, range, &act, out, &mut scratch),
-                    _ => matmul(level, &layout, &panels, range, &act, out, &mut scratch),
+                    1 => matmul_mapped(&layout, &file, product, &mut scratch),
+                    _ => matmul(&layout, &panels, product, &mut scratch),
                 }
             }
             for (r, row) in out.chunks(stride).enumerate() {

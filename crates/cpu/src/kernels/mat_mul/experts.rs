@@ -11,7 +11,7 @@ use super::packed::ActBuffer;
 use super::{panels_per_chunk, poison};
 use crate::act::{Act, ActLayout, TILE_ROWS};
 use crate::operand::{Cx, Operand, Rows};
-use crate::panel::{self, OutRows, PanelLayout};
+use crate::panel::{self, OutRows, PanelLayout, Product};
 use crate::program::CompileCx;
 use crate::step::{Args, Step, Worker};
 use crate::store::StoredWeight;
@@ -103,7 +103,9 @@ impl Experts {
             };
             // SAFETY: the result is dense; this chunk alone writes these columns of the rows that chose the expert.
             let out = unsafe { OutRows::from_raw(base.cast(), y.n() * l.n, l.n) }.at_rows(&rows[..n]);
-            self.weight.product(self.level, expert, panels.clone(), &Act { layout, data }, out, scratch);
+            let act = Act { layout, data };
+            let product = Product { level: self.level, range: panels.clone(), act, out };
+            self.weight.product(expert, product, scratch);
             for row in &rows[..n] {
                 if self.acts.bad[from(*row)].load(Ordering::Relaxed) != 0 {
                     // SAFETY: as above.

@@ -6,6 +6,7 @@
 mod experts;
 mod packed;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +15,7 @@ use firth_simd::Level;
 
 use crate::act::{Act, ActLayout, TILE_ROWS};
 use crate::operand::{Cx, Operand, Rows};
-use crate::panel::{self, OutRows, PanelLayout};
+use crate::panel::{self, OutRows, PanelLayout, Product};
 use crate::program::CompileCx;
 use crate::step::{Args, Kernel, Step, Worker};
 use crate::store::StoredWeight;
@@ -34,6 +35,41 @@ fn panels_per_chunk(l: &PanelLayout, rows: usize, threads: usize) -> usize {
     by_bytes.min(l.panels().div_ceil(4 * threads)).max(1)
 }
 
+/// Rows of a block: so many that reading a panel once more for another block costs little.
+const BLOCK_ROWS: usize = 192;
+
+/// How a product is cut into chunks: blocks of rows, the rows of a thread as in the ops around it, so that it reads what
+/// it wrote itself; of each block stretches of panels.
+struct Cut {
+    /// The rows of all blocks.
+    layout: ActLayout,
+    blocks: usize,
+    /// Stretches of panels of a block, and panels of a stretch.
+    parts: usize,
+    per: usize,
+}
+
+impl Cut {
+    fn new(l: &PanelLayout, rows: usize, threads: usize) -> Self {
+        let blocks = (rows / BLOCK_ROWS).clamp(1, threads);
+        let per = panels_per_chunk(l, rows, threads);
+        let layout = ActLayout { form: l.form(), k: l.k, rows };
+        Cut { layout, blocks, parts: l.panels().div_ceil(per), per }
+    }
+
+    fn chunks(&self) -> usize {
+        if self.layout.rows == 0 { 0 } else { self.blocks * self.parts }
+    }
+
+    /// The tiles and the panels of a chunk.
+    fn of(&self, chunk: usize, panels: usize) -> (Range<usize>, Range<usize>) {
+        let (block, part) = (chunk / self.parts, chunk % self.parts);
+        let range = |i: usize, per: usize, n: usize| (i * per).min(n)..((i + 1) * per).min(n);
+        let tiles = self.layout.tiles();
+        (range(block, tiles.div_ceil(self.blocks), tiles), range(part, self.per, panels))
+    }
+}
+
 struct MatMul {
     level: Level,
     threads: usize,
@@ -45,9 +81,7 @@ struct MatMul {
 
 impl Step for MatMul {
     fn chunks(&self, cx: &Cx) -> usize {
-        let l = self.weight.layout();
-        let rows = n_rows(&self.x.layout, &cx.x);
-        if rows == 0 { 0 } else { l.panels().div_ceil(panels_per_chunk(l, rows, self.threads)) }
+        Cut::new(self.weight.layout(), n_rows(&self.x.layout, &cx.x), self.threads).chunks()
     }
 
     fn scratch(&self) -> usize {
@@ -63,21 +97,28 @@ impl Step for MatMul {
     fn run(&self, cx: &Cx, chunk: usize, worker: &mut Worker) {
         let l = self.weight.layout();
         let y = cx.rows(&self.y);
-        let rows = y.n();
-        let per = panels_per_chunk(l, rows, self.threads);
-        let range = chunk * per..((chunk + 1) * per).min(l.panels());
-        let layout = ActLayout { form: l.form(), k: l.k, rows };
-        let act = Act { layout, data: self.acts.region.as_slice() };
+        let cut = Cut::new(l, y.n(), self.threads);
+        let (tiles, range) = cut.of(chunk, l.panels());
+        let Some(last) = tiles.clone().next_back() else { return };
+        let (all, height) = (cut.layout, cut.layout.height());
+        let first = tiles.start * height;
+        let layout = ActLayout { rows: last * height + all.tile_rows(last) - first, ..all };
+        assert!(cut.blocks == 1 || layout.height() == height, "tiles of a block are those of all rows");
+        let act = Act { layout, data: &self.acts.region.as_slice()[all.tile_range(tiles.start).start..] };
         let (base, stride) = y.raw();
-        // SAFETY: the result is dense, `rows` rows of `stride` bytes; this chunk alone writes these columns.
-        let out = unsafe { OutRows::from_raw(base.cast(), (rows - 1) * stride / 4 + l.n, stride / 4) };
-        self.weight.product(self.level, 0, range.clone(), &act, out, &mut worker.scratch);
+        // SAFETY: the result is dense, rows of `stride` bytes; this chunk alone writes these columns of these rows.
+        let out = unsafe {
+            let base = base.add(first * stride).cast();
+            OutRows::from_raw(base, (layout.rows - 1) * stride / 4 + l.n, stride / 4)
+        };
+        let product = Product { level: self.level, range: range.clone(), act, out };
+        self.weight.product(0, product, &mut worker.scratch);
         let columns = range.start * panel::PANEL..(range.end * panel::PANEL).min(l.n);
-        for tile in 0..layout.tiles() {
+        for tile in tiles {
             let bad = self.acts.bad[tile].load(Ordering::Relaxed);
             for r in (0..TILE_ROWS).filter(|r| bad >> r & 1 == 1) {
                 // SAFETY: columns of this chunk.
-                unsafe { poison(&y, tile * layout.height() + r, &columns) };
+                unsafe { poison(&y, tile * height + r, &columns) };
             }
         }
     }
@@ -87,7 +128,7 @@ impl Step for MatMul {
 ///
 /// # Safety
 /// Nobody else writes these columns of the row.
-unsafe fn poison(y: &Rows, row: usize, columns: &std::ops::Range<usize>) {
+unsafe fn poison(y: &Rows, row: usize, columns: &Range<usize>) {
     let [a, b, c] = y.split(row);
     let first = y.element([columns.start, a, b, c]).cast::<f32>();
     for i in 0..columns.len() {
@@ -131,3 +172,31 @@ pub const KERNELS: [Kernel; 2] = [
     Kernel { op: "mat_mul", supports: |_, inputs| supports(inputs), compile: mat_mul },
     Kernel { op: "mat_mul_experts", supports: |_, inputs| supports(inputs), compile: experts },
 ];
+
+#[cfg(test)]
+mod tests {
+    use firth_quant::Dtype;
+
+    use super::*;
+
+    #[test]
+    fn chunks_of_a_product_cover_it_once() {
+        let l = PanelLayout::new(Dtype::Q4_K, 512, 1000).unwrap();
+        for rows in [0, 1, 7, 12, 13, 191, 384, 385, 389, 512, 577, 1030] {
+            for threads in [1, 2, 3, 16] {
+                let cut = Cut::new(&l, rows, threads);
+                let mut seen = vec![0; cut.layout.tiles() * l.panels()];
+                for chunk in 0..cut.chunks() {
+                    let (tiles, panels) = cut.of(chunk, l.panels());
+                    for tile in tiles {
+                        panels.clone().for_each(|p| seen[tile * l.panels() + p] += 1);
+                    }
+                }
+                assert!(
+                    rows == 0 || seen.iter().all(|n| *n == 1),
+                    "{rows} rows, {threads} threads: {seen:?}"
+                );
+            }
+        }
+    }
+}
