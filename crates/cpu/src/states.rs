@@ -77,7 +77,7 @@ impl CpuState {
 }
 
 /// Value dims of a block of a recurrence's base: what a thread works on at a time.
-pub const COLUMNS: usize = 64;
+pub const COLUMNS: usize = 32;
 
 /// Slots of one state.
 pub struct Slots {

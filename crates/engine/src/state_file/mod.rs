@@ -22,7 +22,7 @@ use header::{Header, StateEntry};
 use crate::load::Engine;
 
 /// The number of the bits that `docs/numerics.md` defines, raised whenever those of any kernel change.
-pub const NUMERICS: u32 = 1;
+pub const NUMERICS: u32 = 2;
 
 /// What of a loaded model state files need.
 pub(crate) struct Identity {
