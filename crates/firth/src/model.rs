@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use firth_engine::{
     Engine, EngineError, EngineOptions, Event, Feed, Finished, JobId, Request, Scheduler, Seq, SpecOptions,
@@ -91,9 +92,13 @@ impl Model {
         options: &EngineOptions,
         on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Model, Error> {
-        let text = ModelText::new(file)?;
-        let engine = Engine::load(text.file(), devices, options, on)?;
-        Ok(Model { text, scheduler: Scheduler::new(engine) })
+        let (text, engine) = with_text(&file, |no_text| {
+            Engine::load(&file, devices, options, &mut |bytes| match no_text.load(Ordering::Relaxed) {
+                true => ControlFlow::Break(()),
+                false => on(bytes),
+            })
+        })?;
+        Ok(Model { text, scheduler: Scheduler::new(engine?) })
     }
 
     /// Uses a second model to draft, on devices of its own choice; the model must have been loaded with
@@ -317,6 +322,22 @@ impl Model {
             }
         }
     }
+}
+
+/// Makes the text half of a model beside `load`, which takes as long for a large vocabulary as for the weights; `load` is
+/// told when there will be none.
+fn with_text<T>(file: &Arc<Gguf>, load: impl FnOnce(&AtomicBool) -> T) -> Result<(ModelText, T), Error> {
+    let no_text = AtomicBool::new(false);
+    let (text, loaded) = std::thread::scope(|s| {
+        let text = s.spawn(|| {
+            let text = ModelText::new(file.clone());
+            no_text.store(text.is_err(), Ordering::Relaxed);
+            text
+        });
+        let loaded = load(&no_text);
+        (text.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), loaded)
+    });
+    Ok((text?, loaded))
 }
 
 /// Fails unless two vocabularies have the same tokens; their ends may differ by what models pad them with.
