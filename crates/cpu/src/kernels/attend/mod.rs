@@ -2,8 +2,8 @@
 //!
 //! A tile is up to [`TILE`] (query, head) pairs that read the same key head of one sequence. Keys are visited in
 //! blocks of [`PAGE`]; per block: scores (lanes along keys), the block's maximum, its weights and their sum, its
-//! weighted values (lanes along the head); blocks are merged ascending. Where a step has fewer tiles than threads
-//! could use, the blocks of a tile are shared out, and who finishes last merges them.
+//! weighted values (lanes along the head); blocks are merged ascending. A tile that is so large a part of the step
+//! that threads would wait for it has its blocks shared out, and who finishes last merges them.
 
 mod source;
 mod tile;
@@ -45,9 +45,9 @@ impl Partials {
     }
 }
 
-/// Rows of a divided tile at most, for `group` query heads to a key head: one row of a sequence, or a few.
+/// Rows of a divided tile at most, for `group` query heads to a key head: two rows of a sequence, or a few.
 fn divided_rows(group: usize) -> usize {
-    group.clamp(4, TILE)
+    (2 * group).clamp(4, TILE)
 }
 
 /// Floats of a block of a divided tile.
@@ -97,7 +97,7 @@ struct Work {
     seq: usize,
     head: usize,
     first: usize,
-    /// Number of the tile in the step.
+    /// Number of the tile among those that are divided.
     tile: usize,
     /// Which of `spans` equal parts of its blocks.
     span: usize,
@@ -116,10 +116,6 @@ impl AttendStep {
         (seqs.i32(s)[seq_table::N_ROWS] as usize * group).div_ceil(TILE)
     }
 
-    fn all_tiles(&self, seqs: &Rows, group: usize) -> usize {
-        (0..seqs.n()).map(|s| self.tiles(seqs, s, group)).sum::<usize>() * self.state.spec.n_heads
-    }
-
     /// Blocks that the rows of a sequence see.
     fn blocks(&self, seqs: &Rows, s: usize) -> std::ops::Range<usize> {
         let table = seqs.i32(s);
@@ -129,39 +125,44 @@ impl AttendStep {
         keys(index).start / PAGE..keys(index_end.saturating_sub(1)).end.div_ceil(PAGE)
     }
 
-    /// Parts that the tiles of a sequence are divided into.
-    fn spans(&self, seqs: &Rows, s: usize, group: usize, divide: bool) -> usize {
-        if !divide {
-            return 1;
-        }
-        let rows = (seqs.i32(s)[seq_table::N_ROWS] as usize * group).min(TILE);
-        let products = PAGE * rows * (self.state.spec.key_dim + self.state.spec.value_dim);
-        let blocks = self.blocks(seqs, s).len();
-        (blocks * products).div_ceil(CHUNK_PRODUCTS).clamp(1, blocks.max(1))
+    /// Pairs of rows and blocks of a tile of a sequence.
+    fn work(&self, seqs: &Rows, s: usize, group: usize) -> usize {
+        (seqs.i32(s)[seq_table::N_ROWS] as usize * group).min(TILE) * self.blocks(seqs, s).len()
     }
 
-    /// Whether the step has so few tiles that their blocks are shared out.
-    fn divides(&self, seqs: &Rows, group: usize) -> bool {
-        let few = |s: usize| seqs.i32(s)[seq_table::N_ROWS] as usize * group <= divided_rows(group);
-        self.threads > 1
-            && self.all_tiles(seqs, group) <= most_divided(self.threads)
-            && (0..seqs.n()).all(few)
+    /// The work from which on a tile is divided: half of a thread's part of the step. So no more than
+    /// [`most_divided`] are.
+    fn large(&self, seqs: &Rows, group: usize) -> usize {
+        let of = |s| self.tiles(seqs, s, group) * self.work(seqs, s, group);
+        let all = (0..seqs.n()).map(of).sum::<usize>() * self.state.spec.n_heads;
+        all.div_ceil(most_divided(self.threads))
+    }
+
+    /// Parts that the tiles of a sequence are divided into, where those of `large` work are.
+    fn spans(&self, seqs: &Rows, s: usize, group: usize, large: usize) -> usize {
+        let few = seqs.i32(s)[seq_table::N_ROWS] as usize * group <= divided_rows(group);
+        let work = self.work(seqs, s, group);
+        if self.threads == 1 || !few || work < large {
+            return 1;
+        }
+        let products = PAGE * work * (self.state.spec.key_dim + self.state.spec.value_dim);
+        products.div_ceil(CHUNK_PRODUCTS).clamp(1, self.blocks(seqs, s).len().max(1))
     }
 
     /// Tiles of a sequence follow each other by key head, so that neighbours read the same pages.
     fn find(&self, seqs: &Rows, group: usize, mut chunk: usize) -> Option<Work> {
-        let divide = self.divides(seqs, group);
-        let mut before = 0;
+        let large = self.large(seqs, group);
+        let mut divided = 0;
         for seq in 0..seqs.n() {
-            let (tiles, spans) = (self.tiles(seqs, seq, group), self.spans(seqs, seq, group, divide));
+            let (tiles, spans) = (self.tiles(seqs, seq, group), self.spans(seqs, seq, group, large));
             let all = tiles * self.state.spec.n_heads;
             if chunk < all * spans {
                 let (tile, span) = (chunk / spans, chunk % spans);
                 let (head, first) = (tile / tiles, tile % tiles * TILE);
-                return Some(Work { seq, head, first, tile: before + tile, span, spans, group });
+                return Some(Work { seq, head, first, tile: divided + tile, span, spans, group });
             }
             chunk -= all * spans;
-            before += all;
+            divided += if spans > 1 { all } else { 0 };
         }
         None
     }
@@ -329,8 +330,8 @@ impl Step for AttendStep {
     fn chunks(&self, cx: &Cx) -> usize {
         let (q, seqs) = (cx.rows(&self.q), cx.rows(&self.seqs));
         let group = self.group(&q);
-        let divide = self.divides(&seqs, group);
-        let parts = |s| self.tiles(&seqs, s, group) * self.spans(&seqs, s, group, divide);
+        let large = self.large(&seqs, group);
+        let parts = |s| self.tiles(&seqs, s, group) * self.spans(&seqs, s, group, large);
         (0..seqs.n()).map(parts).sum::<usize>() * self.state.spec.n_heads
     }
 
