@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use firth_gguf::Gguf;
@@ -611,5 +611,61 @@ fn thoughts_before_an_answer() {
         let mut events = parser.push(text);
         events.extend(parser.finish());
         assert_eq!(Output::of(events).content, "{\"a\":1}");
+    }
+}
+
+/// Thoughts that reach their limit end in what the grammar of the answer goes on from: a call, or the answer itself.
+#[test]
+fn thoughts_of_a_limited_length_lead_to_the_answer() {
+    use firth_text::output::{Output, OutputFormat, OutputParser, ThoughtBudget, Tool};
+    let Some(shared) = common::shared("fixtures/tokenizer/ggml-vocab-gpt-2.gguf") else { return };
+    let Some((_, grammars)) = vocab() else { return };
+    let vocab = Arc::new(Vocab::from_metadata(Gguf::open(&shared).unwrap().metadata()).unwrap());
+    let tools = Tool::list(&json!([{"type": "function", "function": {"name": "now", "parameters":
+        {"type": "object", "properties": {}, "additionalProperties": false}}}]))
+    .unwrap();
+    let answer = Grammar::JsonSchema(json!({"const": 7}));
+    for (template, prompt) in [
+        ("<tool_call> <think></think>", "<think>\n"),
+        ("<tool_call><function=x><parameter=y> <think>", "<think>\n"),
+        ("[TOOL_CALLS] [THINK]", "[THINK]"),
+        ("<|channel|> <|message|> <|start|>", "<|start|>assistant"),
+    ] {
+        let format = OutputFormat::detect(template);
+        let calls = tool_grammar(format, &vocab, prompt, &tools, &ToolChoice::Required, false).unwrap();
+        let says = answer_grammar(format, &vocab, prompt, &answer).unwrap();
+        for (grammar, wanted) in [(calls, ("", 1)), (says, ("7", 0))] {
+            let inner = grammars.constraint(&grammar).unwrap();
+            let mut watch = inner.watch();
+            let budget = ThoughtBudget::new(vocab.clone(), format, prompt, 3, "", Some(Box::new(inner)));
+            let mut c = budget.ok().unwrap();
+            let mut parser = OutputParser::new(format, prompt, tools.clone(), 1);
+            let (mut mask, mut text, mut ended) = (vec![0; vocab.len().div_ceil(32)], Vec::new(), false);
+            for _ in 0..400 {
+                c.mask(&mut mask).unwrap();
+                let ids = allowed(&mask);
+                // An end where it may come, thoughts where there is a choice, and no end of them by chance.
+                let opens = ids.iter().find(|id| b"<|channel|>".starts_with(vocab.piece(**id, false)));
+                let plain = ids.iter().find(|id| vocab.piece(**id, false) == b" a");
+                let end = ids.iter().any(|id| vocab.is_end(*id));
+                let id = *opens.or(plain).unwrap_or(&ids[0]);
+                ended = end && ids.len() == 1;
+                if ended {
+                    break;
+                }
+                c.accept(id).unwrap_or_else(|e| panic!("{template}: {e} behind {text:?}"));
+                text.extend_from_slice(vocab.piece(id, false));
+                ended = watch.push(&[id]) != Verdict::Continue;
+                if ended {
+                    break;
+                }
+            }
+            let text = String::from_utf8(text).unwrap();
+            let mut events = parser.push(&text);
+            events.extend(parser.finish());
+            let found = Output::of(events);
+            assert!(ended && !found.reasoning.is_empty(), "{template}: {text}");
+            assert_eq!((found.content.trim(), found.calls.len()), wanted, "{template}: {text}");
+        }
     }
 }

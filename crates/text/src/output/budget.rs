@@ -52,6 +52,10 @@ impl ThoughtBudget {
         inner: Option<Box<dyn Constraint>>,
     ) -> Result<ThoughtBudget, Option<Box<dyn Constraint>>> {
         let [open, close, next] = match (format.family(), format.thoughts()) {
+            // Which channel comes behind them is for the inner constraint to say: a call has another than an answer.
+            (Family::Harmony, _) if inner.is_some() => {
+                ["<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant"]
+            }
             (Family::Harmony, _) => [
                 "<|channel|>analysis<|message|>",
                 "<|end|>",
@@ -115,30 +119,27 @@ impl ThoughtBudget {
 
 impl Constraint for ThoughtBudget {
     fn mask(&mut self, out: &mut [u32]) -> Result<(), ConstraintError> {
-        if let At::Ending(i) = self.at {
-            out.fill(0);
-            let id = self.ending[i];
-            let word = out.get_mut(id as usize / 32).ok_or(ConstraintError::NoContinuation)?;
-            *word = 1 << (id % 32);
-            return Ok(());
-        }
         match &mut self.inner {
-            Some(inner) => inner.mask(out),
-            None => {
-                out.fill(u32::MAX);
-                Ok(())
+            Some(inner) => inner.mask(out)?,
+            None => out.fill(u32::MAX),
+        }
+        if let At::Ending(i) = self.at {
+            let (word, bit) = (self.ending[i] as usize / 32, 1 << (self.ending[i] % 32));
+            // What the inner constraint does not allow cannot be said, whatever the limit.
+            if out.get(word).is_some_and(|w| w & bit != 0) {
+                out.fill(0);
+                out[word] = bit;
             }
         }
+        Ok(())
     }
 
     fn accept(&mut self, id: u32) -> Result<(), ConstraintError> {
-        if let At::Ending(i) = self.at
-            && self.ending[i] != id
-        {
-            return Err(ConstraintError::Refused { id });
-        }
-        if let Some(inner) = &mut self.inner {
-            inner.accept(id)?;
+        let astray = matches!(self.at, At::Ending(i) if self.ending[i] != id);
+        match &mut self.inner {
+            Some(inner) => inner.accept(id)?,
+            None if astray => return Err(ConstraintError::Refused { id }),
+            None => {}
         }
         let piece = match (id as usize) < self.vocab.len() {
             true => self.format.piece(&self.vocab, id),
@@ -146,7 +147,7 @@ impl Constraint for ThoughtBudget {
         };
         let added = piece.len();
         self.text.extend_from_slice(piece);
-        let next = self.behind(added);
+        let next = if astray { At::Outside { used: self.limit } } else { self.behind(added) };
         self.taken.push_back((std::mem::replace(&mut self.at, next), added));
         self.trim();
         Ok(())
