@@ -273,10 +273,10 @@ enum Block {
 
 fn stop_reason(end: &End) -> &'static str {
     match end.stop {
+        StopReason::Limit | StopReason::Context => "max_tokens",
         _ if end.has_calls => "tool_use",
         StopReason::Word if end.word.is_some() => "stop_sequence",
         StopReason::Eos | StopReason::Word => "end_turn",
-        StopReason::Limit | StopReason::Context => "max_tokens",
     }
 }
 

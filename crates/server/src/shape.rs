@@ -162,11 +162,24 @@ fn text(vocab: &Vocab, id: u32) -> String {
     String::from_utf8_lossy(vocab.piece(id, true)).into_owned()
 }
 
-/// OpenAI's `finish_reason`.
+/// OpenAI's `finish_reason`. An answer that was cut is not to be acted on: its last call may be half of one.
 pub fn finish_reason(stop: StopReason, has_calls: bool) -> &'static str {
     match stop {
-        _ if has_calls => "tool_calls",
-        StopReason::Eos | StopReason::Word => "stop",
         StopReason::Limit | StopReason::Context => "length",
+        StopReason::Eos | StopReason::Word if has_calls => "tool_calls",
+        StopReason::Eos | StopReason::Word => "stop",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_cut_is_not_acted_on() {
+        assert_eq!(finish_reason(StopReason::Eos, true), "tool_calls");
+        assert_eq!(finish_reason(StopReason::Limit, true), "length");
+        assert_eq!(finish_reason(StopReason::Context, true), "length");
+        assert_eq!(finish_reason(StopReason::Word, false), "stop");
     }
 }
