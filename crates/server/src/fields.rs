@@ -117,6 +117,10 @@ pub struct Fields {
     pub n_keep: Option<i64>,
     /// Ignored, as `n_keep`.
     pub n_discard: Option<i64>,
+    /// Ignored: what stands behind a change is computed anew, and all before it is reused anyway.
+    pub n_cache_reuse: Option<i64>,
+    /// Ignored: thoughts end at their limit, at their mark, or with the request.
+    pub reasoning_control: Option<bool>,
     /// A grammar in GBNF.
     pub grammar: Option<String>,
     /// A JSON schema; `{}` for any object.
