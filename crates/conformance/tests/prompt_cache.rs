@@ -83,6 +83,25 @@ fn a_prompt_that_goes_on_is_found() {
     assert_eq!(warm.ids, cold(&file, &all).ids);
 }
 
+/// No mark says what two prompts share; once the second has shown it, the third is served up to there.
+#[test]
+fn a_beginning_that_came_twice_is_found_the_third_time() {
+    let Some(file) = models::tiny(HYBRID) else { return };
+    for shared in [40, 100, 300] {
+        let all = ids(shared + 90, vocab(&file));
+        let tail = |i: usize| &all[shared + 30 * i..shared + 30 * (i + 1)];
+        let mut s = scheduler(&file, HEAD, 1, CACHE);
+        for i in 0..3 {
+            let prompt = [&all[..shared], tail(i)].concat();
+            let warm = answer(&mut s, request(&prompt, &[]));
+            let (found, known) = (warm.timings.cached_n, warm.timings.known_n);
+            let least = if i == 2 { shared } else { 0 };
+            assert!(found >= least, "{found} of {shared} shared tokens were found, {known} known");
+            assert_eq!(warm.ids, cold(&file, &prompt).ids, "{shared} tokens in common");
+        }
+    }
+}
+
 /// Prompts that share beginnings of any length, one after another in one scheduler with a drafting head.
 #[test]
 fn departures_anywhere_give_the_answer_of_a_cold_run() {

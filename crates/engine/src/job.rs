@@ -14,6 +14,9 @@ use crate::sampler::Sampler;
 use crate::spec::Guesses;
 use crate::step::{Feed, Want};
 
+/// Tokens that a shared beginning has at least for a step to end with it.
+const WORTH_A_STEP: usize = 32;
+
 /// A sequence of the engine and how much of its job it holds.
 #[derive(Clone, Copy)]
 pub(crate) struct Running {
@@ -34,6 +37,8 @@ pub(crate) struct Job {
     n_prompt: usize,
     /// Lengths of the prompt at which its prefix is likely to come again.
     marks: Vec<usize>,
+    /// Where the prompt departs from what the cache knows, further than it could be served: others share that far.
+    fork: Option<usize>,
     /// The length of prompt and text at which the request has what it asked for; it may lie past the context.
     limit: usize,
     pub logprobs: Option<usize>,
@@ -132,6 +137,7 @@ impl Job {
             ids,
             n_prompt,
             marks: request.marks,
+            fork: None,
             limit,
             logprobs: request.logprobs.or(request.prompt_logprobs.then_some(0)),
             prompt_logprobs: request.prompt_logprobs,
@@ -168,8 +174,10 @@ impl Job {
             engine.memory().attach(seq, snapshot, len).expect("a snapshot just found is there");
             done = len;
         }
+        let known = engine.memory().known(self.domain, prefix);
         let cuts = self.cache && !engine.memory().spec().serves_all_prefixes();
-        let cut = cuts.then(|| snapshot_points(done, self.n_prompt, &self.marks).next()).flatten();
+        self.fork = (known >= done + WORTH_A_STEP).then_some(known);
+        let cut = if cuts { self.cut_behind(done) } else { None };
         self.running = Some(Running { seq, done, cut });
         if let Some(pool) = &mut self.pool {
             pool.clear();
@@ -179,10 +187,16 @@ impl Job {
             self.timings.queue_seconds = self.submitted.elapsed().as_secs_f64();
         }
         if self.first_token.is_none() {
-            self.timings.known_n = engine.memory().known(self.domain, prefix);
+            self.timings.known_n = known;
             self.timings.cached_n = done;
         }
         Ok(())
+    }
+
+    /// Where the prefill stops for a snapshot next.
+    fn cut_behind(&self, done: usize) -> Option<usize> {
+        let fork = self.fork.filter(|n| done < *n && *n < self.n_prompt);
+        snapshot_points(done, self.n_prompt, &self.marks).next().into_iter().chain(fork).min()
     }
 
     /// Ends the job's sequence; `keep` puts it into the cache where the request allows it.
@@ -459,7 +473,7 @@ impl Job {
 
     /// Notes that `n` more tokens are in memory, and takes a snapshot where one is due.
     pub fn advance(&mut self, engine: &mut Engine, n: usize) {
-        let r = self.running.as_mut().expect("an active job has a sequence");
+        let mut r = self.running.expect("an active job has a sequence");
         let before = r.done;
         r.done += n;
         let cut = r.cut.is_some_and(|cut| cut <= r.done);
@@ -467,15 +481,19 @@ impl Job {
             engine.memory().snapshot(r.seq);
         }
         if cut {
-            r.cut = snapshot_points(r.done, self.n_prompt, &self.marks).next();
+            r.cut = self.cut_behind(r.done);
         }
+        self.running = Some(r);
     }
 
     /// Notes that of `drafted` guesses the first `right` were right.
     pub fn note_draft(&mut self, drafted: usize, right: usize) {
         self.guesses.acceptance.note(drafted, right);
-        self.timings.draft_n += drafted;
-        self.timings.draft_n_accepted += right;
+        let t = &mut self.timings;
+        t.draft_n += drafted;
+        t.draft_n_accepted += right;
+        t.drafts += usize::from(drafted > 0);
+        t.accepted_at.iter_mut().take(right).for_each(|n| *n += 1);
     }
 
     /// Takes a sampled token.

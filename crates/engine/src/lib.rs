@@ -30,7 +30,7 @@ pub use options::{EngineOptions, Placement};
 pub use pool::EmbeddingKind;
 pub use prepare::{PlanSummary, embedding_kind, plan_only};
 pub use probs::Logprobs;
-pub use request::{Event, Finished, JobId, Request, StopReason, Timings};
+pub use request::{DRAFT_PLACES, Event, Finished, JobId, Request, StopReason, Timings};
 pub use sampler::Sampler;
 pub use schedule::Scheduler;
 pub use spec::{DraftLength, Drafter, SpecMode, SpecOptions};

@@ -90,6 +90,9 @@ impl StopReason {
     }
 }
 
+/// Places in a draft that are counted one by one; no longer draft is worth its rows.
+pub const DRAFT_PLACES: usize = 16;
+
 /// Counts and times of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timings {
@@ -111,6 +114,10 @@ pub struct Timings {
     pub draft_n: usize,
     /// Those of them that were right.
     pub draft_n_accepted: usize,
+    /// Drafts.
+    pub drafts: usize,
+    /// How often the guess at each place of a draft was right.
+    pub accepted_at: [u32; DRAFT_PLACES],
 }
 
 /// How a request ended well.
