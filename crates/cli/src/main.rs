@@ -8,6 +8,11 @@ mod progress;
 use std::process::ExitCode;
 
 use clap::Parser;
+use densa_alloc::CountingAllocator;
+
+/// Counts for each thread; a server shows what its steps allocate.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::system();
 
 fn main() -> ExitCode {
     let cli = args::Cli::parse();

@@ -37,16 +37,25 @@ fn start(args: &[&str]) -> Server {
 
 impl Server {
     fn complete(&self, body: &Value) -> Value {
-        let body = body.to_string();
+        serde_json::from_str(&self.ask("POST /completion", &body.to_string())).expect("JSON")
+    }
+
+    fn ask(&self, what: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(&self.at).expect("it listens");
-        let head =
-            "POST /completion HTTP/1.1\r\nHost: firth\r\nConnection: close\r\nContent-Type: application/json";
-        write!(stream, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).expect("a request");
+        let head = "HTTP/1.1\r\nHost: firth\r\nConnection: close\r\nContent-Type: application/json";
+        write!(stream, "{what} {head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).expect("a request");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
         let (head, body) = answer.split_once("\r\n\r\n").expect("an answer of HTTP");
         assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
-        serde_json::from_str(body).expect("JSON")
+        body.to_owned()
+    }
+
+    /// What is counted under a name.
+    fn metric(&self, name: &str) -> u64 {
+        let all = self.ask("GET /metrics", "");
+        let value = all.lines().find_map(|line| line.strip_prefix(&format!("firth:{name} ")));
+        value.expect("the metric").parse().expect("a whole number")
     }
 }
 
@@ -63,4 +72,22 @@ fn a_seed_and_what_ends_are_defaults_of_requests() {
     assert_eq!(say(json!(5)).0, text);
     assert_ne!(say(json!(6)).0, text);
     assert_ne!(say(json!(-1)).1["seed"], 5, "a new one was asked for");
+}
+
+/// Steps that are like steps before them allocate nothing and change no plan, and a grammar's allocations are told apart.
+#[test]
+fn warm_steps_allocate_nothing() {
+    let server = start(&["--spec", "none"]);
+    let plain = json!({"prompt": "Once upon a time", "n_predict": 40, "seed": 5, "ignore_eos": true});
+    let kept =
+        json!({"prompt": "Once upon a time", "n_predict": 40, "seed": 5, "grammar": "root ::= [a-z ]+"});
+    (0..3).for_each(|_| drop((server.complete(&plain), server.complete(&kept))));
+    let before = server.metric("allocations_total");
+    let text = server.metric("text_allocations_total");
+    server.complete(&plain);
+    assert_eq!(server.metric("text_allocations_total"), text);
+    server.complete(&kept);
+    assert!(server.metric("text_allocations_total") > text, "a grammar allocates");
+    assert_eq!(server.metric("allocations_total") - before, 0);
+    assert_eq!(server.metric("plan_changes_total"), 0);
 }

@@ -53,7 +53,10 @@ pub use quantize::{
 };
 pub use store::{Keeper, LocalModel, Stores};
 
-pub use service::{Both, Counts, Desk, Events, Held, NotTaken, PieceOf, Service, ServiceOptions, SlotStatus};
+pub use service::{
+    Both, CountAllocations, Counts, Desk, Events, Held, NotTaken, PieceOf, Service, ServiceOptions,
+    SlotStatus,
+};
 
 pub use firth_engine::{
     DraftLength, EmbeddingKind, EngineError, EngineOptions, Event, Finished, Logprobs, Pooling, Request,

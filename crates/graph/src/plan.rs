@@ -4,6 +4,8 @@
 //! Placement follows memory. States, weights and the ops that name them form classes, and a class lives on one
 //! device, so an op can never write into another device's memory.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use crate::device::{Device, LoadError, StateId, Use, WeightId, WeightSpec};
 use crate::graph::{Def, Graph, Node, OpIdx, OpNode, Part, StateIdx, Type, WeightIdx};
 use crate::op::{Copy, Op};
@@ -133,9 +135,18 @@ pub struct Plan {
     pub copies: Vec<(String, &'static str)>,
 }
 
+/// Plans that this process has made.
+static MADE: AtomicU64 = AtomicU64::new(0);
+
+/// How many plans this process has made so far: what a plan is made once for shows by it that it stays so.
+pub fn plans_made() -> u64 {
+    MADE.load(Relaxed)
+}
+
 impl Plan {
     /// Plans `g` on `devices`.
     pub fn new(g: &Graph, devices: &[&dyn Device], policy: &Policy) -> Result<Plan, LoadError> {
+        MADE.fetch_add(1, Relaxed);
         let needed = needed_ops(g);
         let placed = Placement::new(g, &needed, devices, policy)?;
         Builder::new(g, needed, placed, devices).build()

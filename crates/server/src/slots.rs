@@ -201,6 +201,18 @@ fn engine(app: &App, out: &mut String) {
         ("n_tokens_max", "Longest sequence so far.", get(&c.most_tokens) as f64),
         ("spec_decode_num_draft_tokens_total", "Tokens guessed.", get(&c.draft_tokens) as f64),
         ("spec_decode_num_accepted_tokens_total", "Guesses that were right.", get(&c.draft_accepted) as f64),
+        ("spec_decode_num_drafts_total", "Times that tokens were guessed.", get(&c.drafts) as f64),
+        ("plan_changes_total", "Plans made since the model was loaded.", app.service.plan_changes() as f64),
+        (
+            "allocations_total",
+            "Heap allocations of steps on the engine's thread.",
+            get(&c.allocations) as f64,
+        ),
+        (
+            "text_allocations_total",
+            "Heap allocations of grammars and stop texts within steps.",
+            get(&c.text_allocations) as f64,
+        ),
         ("requests_parked_total", "Requests put back for want of memory.", get(&c.parked) as f64),
         ("cache_evictions_total", "Snapshots dropped from the cache.", get(&c.evictions) as f64),
     ];
@@ -228,6 +240,12 @@ fn engine(app: &App, out: &mut String) {
     for ((name, help, value), kind) in rows {
         let name = format!("{prefix}:{name}");
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
+    }
+    let name = format!("{prefix}:spec_decode_num_accepted_tokens_per_pos_total");
+    let _ =
+        writeln!(out, "# HELP {name} Guesses that were right, by place in the draft.\n# TYPE {name} counter");
+    for (position, n) in c.draft_accepted_at.iter().enumerate() {
+        let _ = writeln!(out, "{name}{{position=\"{position}\"}} {}", get(n));
     }
     // What a scheduler of several servers reads to know how much of a prefix a server may hold.
     let (name, pages) = (format!("{prefix}:cache_config_info"), get(&c.pages[1]));

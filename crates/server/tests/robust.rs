@@ -195,7 +195,34 @@ fn a_full_queue_says_when_to_come_again() {
     assert_eq!(s.get("/health").status, 200);
     let slots = s.get("/slots").json();
     assert_eq!(slots.as_array().map(Vec::len), Some(4));
-    assert!(s.get("/metrics").text().contains("firth:requests_processing"));
+    let metrics = s.get("/metrics").text();
+    for name in [
+        "prompt_tokens_total",
+        "prompt_tokens_cached_total",
+        "prompt_seconds_total",
+        "tokens_predicted_total",
+        "tokens_predicted_seconds_total",
+        "n_decode_total",
+        "n_tokens_max",
+        "spec_decode_num_draft_tokens_total",
+        "spec_decode_num_accepted_tokens_total",
+        "spec_decode_num_drafts_total",
+        "spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"}",
+        "prompt_tokens_seconds",
+        "predicted_tokens_seconds",
+        "requests_processing",
+        "requests_deferred",
+        "n_busy_slots_per_decode",
+        "queue_seconds_count",
+        "time_to_first_token_seconds_count",
+        "inter_token_seconds_count",
+        "plan_changes_total",
+        "allocations_total",
+        "num_requests_waiting",
+        "kv_cache_usage_perc",
+    ] {
+        assert!(metrics.contains(&format!("\nfirth:{name} ")), "{name}: {metrics}");
+    }
 }
 
 /// `/health` is of the engine's loop, not of the socket.

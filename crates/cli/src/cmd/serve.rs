@@ -87,9 +87,20 @@ fn load(a: Serve, api_keys: Vec<String>) -> Result<Arc<App>> {
         ping: (a.ping > 0).then(|| Duration::from_secs(a.ping)),
     };
     say_memory(&mut model);
-    let service = ServiceOptions { queue: a.queue, cache_dir: a.cache_dir, ..ServiceOptions::default() };
+    let service = ServiceOptions {
+        queue: a.queue,
+        cache_dir: a.cache_dir,
+        allocations: Some(allocations),
+        ..ServiceOptions::default()
+    };
     let service = Service::start(model, service).context("starting the engine")?;
     Ok(App::new(service, options)?)
+}
+
+/// Allocations of this thread so far.
+fn allocations() -> u64 {
+    let s = densa_alloc::thread_stats();
+    s.allocs + s.reallocs
 }
 
 /// The certificate and its key, where connections are to be encrypted.

@@ -3,6 +3,7 @@
 mod cache_dir;
 mod stats;
 mod stop;
+mod tally;
 mod work;
 
 use std::ops::ControlFlow;
@@ -14,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use firth_engine::{EmbeddingKind, Event, Finished, Request};
-use firth_sampling::Watch;
+use firth_sampling::{Constraint, Watch};
 use tokio::sync::{mpsc as events, oneshot};
 
 use self::cache_dir::CacheDir;
@@ -22,6 +23,8 @@ use self::stats::Board;
 pub use self::stats::{Counts, SlotStatus};
 use self::stop::StopTexts;
 pub use self::stop::{Both, PieceOf};
+pub use self::tally::CountAllocations;
+use self::tally::OfText;
 use self::work::{Asked, Command, Work};
 use crate::model::Model;
 use crate::model_text::ModelText;
@@ -35,11 +38,13 @@ pub struct ServiceOptions {
     pub patience: Duration,
     /// A folder that keeps the cache for the next process.
     pub cache_dir: Option<PathBuf>,
+    /// What counts allocations; a program knows by its allocator.
+    pub allocations: Option<CountAllocations>,
 }
 
 impl Default for ServiceOptions {
     fn default() -> Self {
-        ServiceOptions { queue: 256, patience: Duration::from_secs(60), cache_dir: None }
+        ServiceOptions { queue: 256, patience: Duration::from_secs(60), cache_dir: None, allocations: None }
     }
 }
 
@@ -76,6 +81,8 @@ struct Inner {
     embedding: Option<EmbeddingKind>,
     logits: bool,
     fingerprint: u64,
+    /// Plans of this process when the model was loaded.
+    plans: u64,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -92,7 +99,7 @@ impl Service {
         let fingerprint = model.engine().fingerprint();
         let (embedding, logits) = (model.engine().embedding(), model.engine().info().logits);
         let cache_dir = options.cache_dir.clone().map(|folder| CacheDir::open(folder, &mut model));
-        let work = Work::new(model, board.clone(), inbox, cache_dir);
+        let work = Work::new(model, board.clone(), inbox, cache_dir, options.allocations);
         let thread = std::thread::Builder::new().name("firth engine".into()).spawn(move || work.run())?;
         Ok(Service(Arc::new(Inner {
             text,
@@ -105,6 +112,7 @@ impl Service {
             embedding,
             logits,
             fingerprint,
+            plans: firth_graph::plans_made(),
             thread: Mutex::new(Some(thread)),
         })))
     }
@@ -177,6 +185,13 @@ impl Service {
                     None => watch,
                 });
             }
+            if let Some(count) = inner.options.allocations {
+                let board = || inner.board.clone();
+                let constraint = request.constraint.take().map(|c| OfText::new(c, count, board()));
+                request.constraint = constraint.map(|c| Box::new(c) as Box<dyn Constraint>);
+                let watch = request.watch.take().map(|w| OfText::new(w, count, board()));
+                request.watch = watch.map(|w| Box::new(w) as Box<dyn Watch>);
+            }
             let (sender, receiver) = events::unbounded_channel();
             let task = inner.next.fetch_add(1, Relaxed);
             asked.push(Asked { task, request, sender, slot });
@@ -207,6 +222,11 @@ impl Service {
         let stopped = || NotTaken::Stopped(self.why_stopped());
         self.0.commands.send(Command::Call(call)).map_err(|_| stopped())?;
         receiver.await.map_err(|_| stopped())
+    }
+
+    /// Plans made in this process since the model was loaded: none, as long as no other is.
+    pub fn plan_changes(&self) -> u64 {
+        firth_graph::plans_made() - self.0.plans
     }
 
     /// What is counted.

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use firth_engine::DRAFT_PLACES;
+
 /// What a sequence of the engine is doing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SlotStatus {
@@ -38,10 +40,18 @@ pub struct Counts {
     pub predicted_tokens: AtomicU64,
     /// Microseconds spent on generating, summed over requests.
     pub predicted_micros: AtomicU64,
+    /// Times that tokens were guessed.
+    pub drafts: AtomicU64,
     /// Tokens that were guessed.
     pub draft_tokens: AtomicU64,
     /// Those that were right.
     pub draft_accepted: AtomicU64,
+    /// Guesses that were right, by their place in the draft.
+    pub draft_accepted_at: [AtomicU64; DRAFT_PLACES],
+    /// Allocations of steps on the engine's thread, without those of texts; 0 where nothing counts them.
+    pub allocations: AtomicU64,
+    /// Allocations of grammars and stop texts within steps.
+    pub text_allocations: AtomicU64,
     /// Longest sequence so far.
     pub most_tokens: AtomicU64,
     /// Requests that were put back for want of memory.

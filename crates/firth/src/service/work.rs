@@ -12,6 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::cache_dir::CacheDir;
 use super::stats::{Board, SlotStatus, add_seconds};
+use super::tally::CountAllocations;
 use super::{Desk, GO_ON, Held, finish_of};
 use crate::model::Model;
 
@@ -60,6 +61,7 @@ pub(crate) struct Work {
     end_by: Option<Instant>,
     failures: usize,
     cache_dir: Option<CacheDir>,
+    allocations: Option<CountAllocations>,
 }
 
 /// A sign of life is given at least so often.
@@ -73,12 +75,13 @@ impl Work {
         board: Arc<Board>,
         inbox: Receiver<Command>,
         cache_dir: Option<CacheDir>,
+        allocations: Option<CountAllocations>,
     ) -> Work {
         let n = model.engine().bounds().s;
         let slots = vec![Held::default(); n];
         let shown = vec![SlotStatus::default(); n];
         let live = HashMap::with_capacity(2 * n);
-        Work { model, board, inbox, live, slots, shown, end_by: None, failures: 0, cache_dir }
+        Work { model, board, inbox, live, slots, shown, end_by: None, failures: 0, cache_dir, allocations }
     }
 
     /// Runs until it is told to stop.
@@ -205,13 +208,18 @@ impl Work {
         let (live, shown) = (&mut self.live, &mut self.shown);
         let mut ended: Vec<(JobId, Option<Finished>)> = Vec::new();
         let mut started: Vec<JobId> = Vec::new();
-        let counts = &self.board.counts;
+        let (board, counts) = (&self.board, &self.board.counts);
         let busy = live.values().filter(|l| l.slot.is_some()).count() as u64;
         counts.busy_in_steps.fetch_add(busy, Relaxed);
         counts.steps.fetch_add(1, Relaxed);
-        let ticked = self.model.scheduler().tick(&mut |job, event| {
+        let allocated = || self.allocations.map_or(0, |count| count());
+        let text = counts.text_allocations.load(Relaxed);
+        let (before, mut told) = (allocated(), 0);
+        let mut tell = |job, event| {
             let Some(l) = live.get_mut(&job) else { return ControlFlow::Break(()) };
-            l.note(&event, shown);
+            if l.note(&event, shown) {
+                board.show(shown.iter().copied());
+            }
             if let Some(finished) = finish_of(&event) {
                 ended.push((job, finished.copied()));
             } else if matches!(event, Event::Token(_)) && !l.followers.is_empty() {
@@ -221,7 +229,15 @@ impl Work {
                 Ok(()) => GO_ON,
                 Err(_) => ControlFlow::Break(()),
             }
+        };
+        let ticked = self.model.scheduler().tick(&mut |job, event| {
+            let start = allocated();
+            let heard = tell(job, event);
+            told += allocated() - start;
+            heard
         });
+        let others = told + counts.text_allocations.load(Relaxed) - text;
+        counts.allocations.fetch_add(allocated() - before - others, Relaxed);
         for job in started {
             let followers = self.live.get_mut(&job).map(|l| std::mem::take(&mut l.followers));
             self.submit_each(followers.unwrap_or_default());
@@ -252,6 +268,10 @@ impl Work {
             add_seconds(&c.prompt_micros, t.prompt_seconds);
             c.predicted_tokens.fetch_add(t.predicted_n as u64, Relaxed);
             add_seconds(&c.predicted_micros, t.predicted_seconds);
+            c.drafts.fetch_add(t.drafts as u64, Relaxed);
+            c.draft_accepted_at.iter().zip(t.accepted_at).for_each(|(c, n)| {
+                c.fetch_add(u64::from(n), Relaxed);
+            });
             c.draft_tokens.fetch_add(t.draft_n as u64, Relaxed);
             c.draft_accepted.fetch_add(t.draft_n_accepted as u64, Relaxed);
         }
@@ -295,11 +315,12 @@ impl Work {
 }
 
 impl Live {
-    /// Keeps book of an event, and shows it in the request's slot.
-    fn note(&mut self, event: &Event, shown: &mut [SlotStatus]) {
+    /// Keeps book of an event, and shows it in the request's slot; whether it has just taken that slot.
+    fn note(&mut self, event: &Event, shown: &mut [SlotStatus]) -> bool {
+        let begins = self.slot.is_none() && matches!(event, Event::Prompt(_));
         match event {
             Event::Prompt(n) => {
-                if self.slot.is_none() {
+                if begins {
                     let wish = self.wish.filter(|i| shown.get(*i).is_some_and(|s| !s.busy));
                     self.slot = wish.or_else(|| shown.iter().position(|s| !s.busy));
                     self.status.n_cached = *n;
@@ -311,11 +332,12 @@ impl Live {
                 self.status.n_said = self.ids.len() - self.n_prompt;
                 self.status.n_done = self.ids.len() - 1;
             }
-            _ => return,
+            _ => return false,
         }
         if let Some(slot) = self.slot {
             shown[slot] = self.status;
         }
+        begins
     }
 }
 
