@@ -221,7 +221,7 @@ fn check(name: &str, file: &Arc<Gguf>, device: &Arc<dyn Device>, vocab: usize, c
         let before = ahead.ahead();
         let found = ahead.run(make(), meddling);
         assert_eq!(found, expected, "{name}: {case}");
-        assert!(ahead.ahead() > before + 5, "{name}: {case}: {} steps ahead", ahead.ahead() - before);
+        assert!(ahead.ahead() > before + 2, "{name}: {case}: {} steps ahead", ahead.ahead() - before);
         // What was said goes on from the cache.
         let next = || {
             let both = make().into_iter().zip(&expected);

@@ -179,17 +179,22 @@ fn drafts_of_a_hybrid_do_not_show() {
 fn a_decoded_token_takes_few_dispatches() {
     let (Some(shared), Some(device)) = (fixture::shared(), gpu::device()) else { return };
     let mut wrong = Vec::new();
-    for (name, most) in [
-        ("llama-dense", 12),
-        ("qwen3-dense", 12),
-        ("llama-moe", 18),
-        ("qwen3moe-moe", 18),
-        ("qwen35-dense", 12),
-        ("qwen35moe-moe", 18),
+    let tiny = |name: &str| models::tiny(name).expect("it lies beside the fixtures");
+    let arch = |name: &str| fixture::read(&shared.join("fixtures/arch"), name).file;
+    for (name, file, most) in [
+        ("llama-dense", arch("llama-dense"), 12),
+        ("qwen3-dense", arch("qwen3-dense"), 12),
+        ("llama-moe", arch("llama-moe"), 18),
+        ("qwen3moe-moe", arch("qwen3moe-moe"), 18),
+        ("qwen35-dense", arch("qwen35-dense"), 12),
+        ("qwen35moe-moe", arch("qwen35moe-moe"), 18),
+        // Weights of several types, and a log of drafts.
+        ("qwen35-tiny", tiny("qwen35-tiny-mtp-Q4_K_M.gguf"), 12),
+        ("qwen35moe-tiny", tiny("qwen35moe-tiny-mtp-F16.gguf"), 18),
     ] {
-        let f = fixture::read(&shared.join("fixtures/arch"), name);
-        let options = EngineOptions { kv: Dtype::F16, ..EngineOptions::default() };
-        let plan = plan_only(&f.file, std::slice::from_ref(&device), &options).expect("a fixture is planned");
+        let spec = SpecOptions { mode: SpecMode::Auto, ..SpecOptions::default() };
+        let options = EngineOptions { kv: Dtype::F16, spec, ..EngineOptions::default() };
+        let plan = plan_only(&file, std::slice::from_ref(&device), &options).expect("a model is planned");
         let [Some(all)] = &plan.dispatches[..] else { panic!("{:?}", plan.dispatches) };
         println!("{name}: {} dispatches", all.len());
         for layer in 0..plan.info.n_layers {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use firth_graph::{Extent, Extents, Graph, Layout, LoadError, Place, Plan, SegOp, Segment, Sym, Type};
 
 use crate::agree::Choice;
-use crate::fold::{self, Link};
+use crate::fold::{self, Folds, Link};
 use crate::kernels::{self, elementwise};
 use crate::module::{self, Fin, Source};
 use crate::shared::Shared;
@@ -83,6 +83,11 @@ pub(crate) struct Member {
     pub groups: Groups,
     /// What one workgroup has to do, in rows of activations that it brings through a panel.
     pub weight: usize,
+    /// Whether the workgroups of the member before it serve it as well, behind that.
+    pub follows: bool,
+    /// The op it is, and an op that it may follow in the same workgroups.
+    op: usize,
+    beside: Option<Beside>,
     /// Bytes of the arena that it reads and writes.
     reads: Vec<Range<usize>>,
     writes: Vec<Range<usize>>,
@@ -92,6 +97,16 @@ pub(crate) struct Member {
 const MAX_STORAGE: usize = 8;
 /// Ops of a dispatch at most: their number is an axis of its groups.
 const MAX_MEMBERS: usize = 4;
+
+/// An op whose result a kernel reads in the functions that end it alone, each element where it writes that element.
+#[derive(Clone)]
+struct Beside {
+    op: usize,
+    /// What else it reads.
+    reads: Vec<Range<usize>>,
+    /// Whether it writes where that result is, element for element.
+    in_place: bool,
+}
 
 fn overlap(a: &[Range<usize>], b: &[Range<usize>]) -> bool {
     a.iter().any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
@@ -103,6 +118,19 @@ impl Member {
         overlap(&self.writes, &other.reads)
             || overlap(&self.reads, &other.writes)
             || overlap(&self.writes, &other.writes)
+    }
+
+    /// Whether an invocation may take its element of this op behind its element of `first`: the same invocation does, since
+    /// text and sizes are the same.
+    fn may_follow(&self, first: &Member) -> bool {
+        let shape = |m: &Member| m.params[SCALARS..SCALARS + FOLDED].to_vec();
+        self.beside.as_ref().is_some_and(|b| {
+            b.op == first.op
+                && shape(self) == shape(first)
+                && !overlap(&self.writes, &first.reads)
+                && !overlap(&b.reads, &first.writes)
+                && (b.in_place || !overlap(&self.writes, &first.writes))
+        })
     }
 }
 
@@ -126,6 +154,7 @@ impl Draft {
         let shape = module::Shape {
             compact,
             members: &self.members.iter().map(|m| &m.fin).collect::<Vec<_>>(),
+            follows: &self.members.iter().map(|m| m.follows).collect::<Vec<_>>(),
             operands: &self.sources,
             writable: &self.writable,
             own: self.first,
@@ -144,13 +173,23 @@ impl Draft {
 
     /// Workgroups of a step; the third axis numbers the members where there are several.
     pub fn groups(&self, x: &Extents) -> [usize; 3] {
-        groups(self.members.iter().map(|m| &m.groups), x)
+        groups(self.members.iter().map(|m| &m.groups), self.turns(), x)
+    }
+
+    /// Members that do not follow others.
+    pub fn turns(&self) -> usize {
+        self.members.iter().filter(|m| !m.follows).count()
+    }
+
+    /// What a workgroup has to do ([`Member::weight`]).
+    pub fn weight(&self) -> usize {
+        let one = |turn: &[Member]| turn.iter().map(|m| m.weight).sum();
+        self.members.chunk_by(|_, m| m.follows).map(one).max().unwrap_or(1)
     }
 }
 
-/// Workgroups that serve several ops in a step.
-pub(crate) fn groups<'a>(all: impl ExactSizeIterator<Item = &'a Groups>, x: &Extents) -> [usize; 3] {
-    let n = all.len();
+/// Workgroups that serve several ops in a step, `n` of them each by workgroups of its own.
+pub(crate) fn groups<'a>(all: impl Iterator<Item = &'a Groups>, n: usize, x: &Extents) -> [usize; 3] {
     let largest = all.map(|g| g(x)).fold([0; 3], |a, b| [a[0].max(b[0]), a[1].max(b[1]), a[2].max(b[2])]);
     match n {
         1 => largest,
@@ -187,6 +226,8 @@ pub(crate) struct CompileCx<'a> {
     /// What is folded into the op at hand.
     chain: Vec<Link>,
     choice: Choice,
+    op: usize,
+    beside: Option<Beside>,
     /// What a workgroup of the next kernel has to do ([`Member::weight`]); 1 for all but products of many rows.
     pub weight: usize,
 }
@@ -213,6 +254,8 @@ impl<'a> CompileCx<'a> {
             writes,
             chain,
             choice,
+            op: 0,
+            beside: None,
             weight: 1,
         }
     }
@@ -232,11 +275,30 @@ impl<'a> CompileCx<'a> {
             let others = chain.iter().flat_map(|l| others(&segment.ops[l.op], l.at));
             self.reads = op.inputs.iter().copied().chain(others).filter_map(|v| self.reach(v)).collect();
             self.writes = op.results.iter().filter_map(|v| self.reach(*v)).collect();
+            self.op = i;
+            self.beside = self.find_beside(&folds, &op, &chain);
             self.chain = chain;
             let kernel = kernels::find(&op.op, &types).expect("the planner asked whether there is a kernel");
             (kernel.compile)(self, &op)?;
         }
         Ok(())
+    }
+
+    /// The op whose result a chain behind `op` reads, each element where the kernel writes it.
+    fn find_beside(&self, folds: &Folds, op: &SegOp, chain: &[Link]) -> Option<Beside> {
+        let ops = &self.segment.ops;
+        let y = *op.results.first()?;
+        let to = self.reach(y)?;
+        let read: Vec<usize> = chain.iter().flat_map(|l| others(&ops[l.op], l.at)).collect();
+        let (v, maker) = read.iter().find_map(|v| {
+            let made = ops[..self.op].iter().rposition(|o| o.results.contains(v))?;
+            fold::same_elements(self.layout(*v), self.layout(y)).then_some((*v, made))
+        })?;
+        let at = self.reach(v)?;
+        let apart = at.end <= to.start || to.end <= at.start;
+        let rest = op.inputs.iter().chain(read.iter().filter(|r| **r != v));
+        let reads = rest.filter_map(|v| self.reach(*v)).collect();
+        (apart || at == to).then_some(Beside { op: folds.maker[maker], reads, in_place: at == to })
     }
 
     /// Bytes of the arena that a value reaches.
@@ -342,6 +404,9 @@ impl<'a> CompileCx<'a> {
             params,
             groups: k.groups,
             weight: self.weight,
+            follows: false,
+            op: self.op,
+            beside: self.beside.clone(),
             reads: self.reads.clone(),
             writes: self.writes.clone(),
         };
@@ -403,15 +468,37 @@ impl<'a> CompileCx<'a> {
         (fin, buffers)
     }
 
-    /// Behind all others, or with an earlier one that it can join: none from there on may depend on it.
-    fn place(&mut self, draft: Draft) {
+    /// Behind all others, or with an earlier one that it can join: none from there on may depend on it, but for an op that it
+    /// follows in the same workgroups.
+    fn place(&mut self, mut draft: Draft) {
         let own = &draft.members[0];
         let clear = self.drafts.iter().rev().take_while(|d| !d.members.iter().any(|m| m.depends(own)));
         let clear = self.drafts.len() - clear.count();
-        match self.drafts[clear..].iter_mut().rev().find(|d| d.takes(&draft)) {
-            Some(d) => d.members.extend(draft.members),
+        if let Some(d) = self.drafts[clear..].iter_mut().rev().find(|d| d.takes(&draft)) {
+            return d.members.extend(draft.members);
+        }
+        match self.to_follow(&draft) {
+            Some((d, m)) => {
+                draft.members[0].follows = true;
+                self.drafts[d].members.splice(m + 1..m + 1, draft.members);
+            }
             None => self.drafts.push(draft),
         }
+    }
+
+    /// The draft, and the member of it, that another may follow. The op of that member may have other dispatches behind it:
+    /// for steps of other sizes, or for other elements.
+    fn to_follow(&self, draft: &Draft) -> Option<(usize, usize)> {
+        let own = &draft.members[0];
+        let op = own.beside.as_ref()?.op;
+        let clear = |d: &&Draft| !d.members.iter().any(|m| m.op != op && m.depends(own));
+        let n = self.drafts.iter().rev().take_while(clear).count();
+        let find = |(i, d): (usize, &Draft)| {
+            let m = d.members.iter().position(|m| own.may_follow(m)).filter(|_| d.takes(draft))?;
+            // Those that follow one member are few: one.
+            (!d.members.get(m + 1).is_some_and(|next| next.follows)).then_some((i, m))
+        };
+        self.drafts.iter().enumerate().skip(self.drafts.len() - n).rev().find_map(find)
     }
 
     /// Offset, strides and axes of an operand in words; of byte layouts the kernel makes its own.

@@ -120,7 +120,7 @@ fn next(cx: &CompileCx, r: &Reaches, folds: &Folds, i: usize, chain: &[Link]) ->
 }
 
 /// Whether both are dense and of one shape: element `n` of one is element `n` of the other.
-fn same_elements(a: &Layout, b: &Layout) -> bool {
+pub(crate) fn same_elements(a: &Layout, b: &Layout) -> bool {
     a.shape == b.shape && a.strides == b.strides
 }
 

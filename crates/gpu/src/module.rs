@@ -31,6 +31,8 @@ pub struct Shape<'a> {
     pub compact: bool,
     /// Ops of a dispatch: workgroups of number `z` on the third axis serve op `z`.
     pub members: &'a [&'a Fin],
+    /// Which of them have no number of their own: the workgroups of the op before serve them behind that.
+    pub follows: &'a [bool],
     /// Where each operand lies.
     pub operands: &'a [Source],
     /// Access of one op's buffers, without those of folded functions.
@@ -84,13 +86,46 @@ pub fn text(shape: &Shape, parts: &[String], values: &[(&str, String)]) -> Strin
     }
     body = body.replace("$BUF", &shape.own.to_string());
     body = body.replace("$Z", if n == 1 { "g.z" } else { "0u" });
-    if n > 1 {
+    if shape.follows.contains(&true) {
+        body = in_turn(&body, shape.follows);
+    } else if n > 1 {
         let main = body.find("fn main(").expect("an entry point");
         let start = main + body[main..].find(") {\n").expect("a body") + 4;
         body.insert_str(start, "    PB = g.z * 32u;\n");
     }
     debug_assert!(!body.contains('$'), "a name of the kernel has no value: {body}");
     out + &body
+}
+
+/// A kernel whose workgroups serve one op, or an op and those that follow it: its entry point as a function, and one that
+/// calls it for each op.
+fn in_turn(body: &str, follows: &[bool]) -> String {
+    let entry = body.rfind("@compute").expect("an entry point");
+    let name = entry + body[entry..].find("fn main(").expect("its name");
+    let end = name + body[name..].find(") {\n").expect("its parameters");
+    let (attributes, parameters) = (&body[entry..name], &body[name + "fn main(".len()..end]);
+    let (mut plain, mut names) = (String::new(), String::new());
+    for parameter in parameters.split("@builtin(").skip(1) {
+        let parameter = parameter.split_once(") ").expect("what is built in has a name").1;
+        plain += parameter;
+        names += parameter.split_once(':').expect("a type").0;
+        names += ", ";
+    }
+    let serve = format!("{}fn serve({plain}) {{\n{}", &body[..entry], &body[end + ") {\n".len()..]);
+    let (mut cases, mut turn) = (String::new(), 0);
+    for (m, follows) in follows.iter().enumerate() {
+        cases += &match (follows, m) {
+            // Workgroup memory is used anew.
+            (true, _) => "workgroupBarrier();\n".to_string(),
+            (false, 0) => "case 0u: {\n".to_string(),
+            (false, _) => format!("}}\ncase {turn}u: {{\n"),
+        };
+        turn += u32::from(!follows);
+        cases += &format!("PB = {}u;\nserve({names});\n", 32 * m);
+    }
+    format!(
+        "{serve}\n{attributes}fn main({parameters}) {{\nswitch (g.z) {{\n{cases}}}\ndefault: {{}}\n}}\n}}\n"
+    )
 }
 
 impl Fin {

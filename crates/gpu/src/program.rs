@@ -28,6 +28,8 @@ struct Dispatch {
     pipeline: wgpu::ComputePipeline,
     bind: wgpu::BindGroup,
     groups: Vec<Groups>,
+    /// Ops that have workgroups of their own.
+    turns: usize,
     /// What a workgroup has to do.
     weight: usize,
 }
@@ -330,7 +332,7 @@ impl GpuProgram {
         let (mut work, mut started) = (0, 0);
         let most = SUBMISSION[usize::from(self.shared.conn.summary.is_cpu)];
         for (i, d) in self.dispatches.iter().enumerate().skip(first) {
-            let [x, y, z] = compile::groups(d.groups.iter(), step);
+            let [x, y, z] = compile::groups(d.groups.iter(), d.turns, step);
             if x * y * z == 0 {
                 continue;
             }
@@ -426,9 +428,9 @@ impl Fixed<'_> {
         let desc =
             wgpu::BindGroupDescriptor { label: Some(d.name), layout: &pipeline.layout, entries: &entries };
         let bind = device.create_bind_group(&desc);
-        let weight = d.members.iter().map(|m| m.weight).max().unwrap_or(1);
+        let (turns, weight) = (d.turns(), d.weight());
         let groups = d.members.into_iter().map(|m| m.groups).collect();
-        Dispatch { pipeline: pipeline.pipeline, bind, groups, weight }
+        Dispatch { pipeline: pipeline.pipeline, bind, groups, turns, weight }
     }
 }
 

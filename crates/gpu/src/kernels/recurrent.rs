@@ -240,6 +240,7 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         ("BASE", spec.base_len().to_string()),
     ];
     values.extend(tables);
+    let log = spec.log_rows * spec.log_row;
     cx.push(compile::Kernel {
         name: "log",
         operands: &operands,
@@ -247,7 +248,8 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         buffers: own,
         parts: &[MATH, &reach, SLOTS, &texts.log, LOG],
         values,
-        groups: per_sequence((spec.log_rows * spec.log_row).div_ceil(64)),
+        // The only row of a step is certain.
+        groups: Box::new(move |x| if x.t > 1 { [log.div_ceil(64), x.s, 1] } else { [0; 3] }),
         share: Share::Never,
     })
 }
