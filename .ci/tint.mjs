@@ -14,11 +14,14 @@ if (!adapter) {
   console.error("tint: Dawn finds no adapter");
   process.exit(1);
 }
-const device = await adapter.requestDevice();
+// naga knows subgroups without being told, Tint does not.
+const subgroups = "subgroups";
+const device = await adapter.requestDevice({ requiredFeatures: adapter.features.has(subgroups) ? [subgroups] : [] });
 let wrong = 0;
 for (const file of files) {
   device.pushErrorScope("validation");
-  const module = device.createShaderModule({ code: readFileSync(join(folder, file), "utf8") });
+  const text = readFileSync(join(folder, file), "utf8");
+  const module = device.createShaderModule({ code: text.includes("subgroup") ? `enable ${subgroups};\n${text}` : text });
   const info = await module.getCompilationInfo();
   await device.popErrorScope();
   const errors = info.messages.filter((m) => m.type === "error");

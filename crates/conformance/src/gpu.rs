@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use firth_gpu::{GpuDevice, GpuOptions};
 use firth_graph::{Device, Policy};
 
-use crate::harness::{Case, against_reference, load, run, same, tolerance};
+use crate::harness::{Bits, Case, against_reference, load, run, same, tolerance};
 
 /// The first adapter, or the one that `FIRTH_GPU` numbers. `None` where there is none, which is a failure under
 /// `CI=true`.
@@ -50,10 +50,13 @@ pub fn check(case: &Case, device: &Arc<dyn Device>) -> Result<(), String> {
 
 /// Within tolerance of the reference.
 pub fn check_once(case: &Case, device: &Arc<dyn Device>) -> Result<(), String> {
+    against_reference(case, &case.weights(), &bits(case, device)?, tolerance(case))
+}
+
+/// What a device makes of a case.
+pub fn bits(case: &Case, device: &Arc<dyn Device>) -> Result<Bits, String> {
     let at = |what: String| format!("{}: {what}", case.name);
-    let weights = case.weights();
-    let mut runner = load(&case.graph, &weights, case.pages, vec![device.clone()], &Policy::FIRST)
+    let mut runner = load(&case.graph, &case.weights(), case.pages, vec![device.clone()], &Policy::FIRST)
         .map_err(|e| at(e.to_string()))?;
-    let found = run(case, &mut runner, 0).map_err(at)?;
-    against_reference(case, &weights, &found, tolerance(case))
+    run(case, &mut runner, 0).map_err(at)
 }

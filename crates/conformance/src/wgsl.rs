@@ -14,11 +14,18 @@ const INVOCATIONS: u32 = 256;
 /// What the base language has beyond nothing: halves packed in words.
 const BASE: naga::valid::Capabilities = naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32;
 
+/// What kernels for adapters with subgroups may use besides.
+const SUBGROUPS: naga::valid::Capabilities = naga::valid::Capabilities::SUBGROUP;
+
 /// What is wrong with a kernel's text.
 pub fn audit(text: &str) -> Result<(), String> {
     let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
     let flags = naga::valid::ValidationFlags::all();
-    naga::valid::Validator::new(flags, BASE).validate(&module).map_err(|e| e.emit_to_string(text))?;
+    let capabilities = if text.contains("subgroup") { BASE | SUBGROUPS } else { BASE };
+    let mut validator = naga::valid::Validator::new(flags, capabilities);
+    validator.subgroup_stages(naga::valid::ShaderStages::COMPUTE);
+    validator.subgroup_operations(naga::valid::SubgroupOperationSet::all());
+    validator.validate(&module).map_err(|e| e.emit_to_string(text))?;
     let bound =
         |f: &dyn Fn(AddressSpace) -> bool| module.global_variables.iter().filter(|(_, v)| f(v.space)).count();
     let storage = bound(&|s| matches!(s, AddressSpace::Storage { .. }));

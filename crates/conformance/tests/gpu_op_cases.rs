@@ -1,9 +1,9 @@
 //! Every op on the GPU against its reference; a case that the device cannot run fails.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use firth_conformance::harness::Case;
+use firth_conformance::harness::{Case, same};
 use firth_conformance::{cases, gpu, wgsl};
 use firth_gpu::GpuOptions;
 use firth_graph::Device;
@@ -75,6 +75,60 @@ fn fast_products() {
         wgsl::audit(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
     }
     wgsl::dump(&device.kernels());
+}
+
+/// Sums of rows among the invocations of subgroups: the bits of those through workgroup memory, and right.
+#[test]
+fn sums_by_subgroups() {
+    const REDUCE: [&str; 9] = [
+        "rms_norm",
+        "layer_norm",
+        "l2_norm",
+        "softmax",
+        "row_dot",
+        "router",
+        "attend",
+        "attend_chosen",
+        "attend_pools",
+    ];
+    let (Some(plain), Some(device)) =
+        (gpu::device(), gpu::open(GpuOptions { fast: Some(true), ..GpuOptions::default() }))
+    else {
+        return;
+    };
+    let fast = Arc::new(device);
+    if !fast.adapter().features.contains(&"subgroups") {
+        println!("skipped: {} has no subgroups", fast.adapter().name);
+        return;
+    }
+    let reduces = |c: &Case| c.graph.ops.iter().any(|o| REDUCE.contains(&o.op.name()));
+    let all = cases::all().into_iter().flat_map(|(_, group)| group).filter(reduces);
+    let on: Arc<dyn Device> = fast.clone();
+    let (mut n, mut failed) = (0, Vec::new());
+    // Kernels differ by op: two cases of each.
+    let mut of_op: BTreeMap<&str, Vec<Case>> = BTreeMap::new();
+    for case in all {
+        let op =
+            case.graph.ops.iter().map(|o| o.op.name()).find(|o| REDUCE.contains(o)).expect("one of them");
+        of_op.entry(op).or_default().push(case);
+    }
+    for case in of_op.into_values().flat_map(|c| c.into_iter().rev().take(2)) {
+        n += 1;
+        match (gpu::bits(&case, &plain), gpu::bits(&case, &on)) {
+            (Ok(a), Ok(b)) if same(&case, &a, &b) => {}
+            (Ok(_), Ok(_)) => failed.push(format!("{}: other bits", case.name)),
+            (a, b) => failed.extend(a.err().into_iter().chain(b.err())),
+        }
+    }
+    assert!(failed.is_empty(), "{} of {n}: {}", failed.len(), failed.join("\n"));
+    assert_eq!(fast.subgroup_sums(), Some(true), "the device finds that its subgroups may be used");
+    let shuffled = fast.kernels().into_iter().filter(|(_, text)| text.contains("subgroupShuffleXor"));
+    let names: BTreeSet<&str> = shuffled.map(|(name, _)| name).collect();
+    assert!(REDUCE.iter().all(|r| names.contains(r)), "{names:?}");
+    for (name, text) in fast.kernels() {
+        wgsl::audit(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+    wgsl::dump(&fast.kernels());
 }
 
 firth_conformance::test_groups!(group);

@@ -134,6 +134,8 @@ pub(crate) struct Connection {
     pub device: wgpu::Device,
     pub queue: wgpu::Queue,
     pub limits: wgpu::Limits,
+    /// Whether invocations of a subgroup may exchange numbers.
+    pub subgroups: bool,
     /// Compiled kernels on disk.
     pub cache: Option<DiskCache>,
     pub fault: Fault,
@@ -152,10 +154,13 @@ pub(crate) fn open(index: usize, base_limits: bool, folder: Option<&Path>) -> Re
     };
     let summary = AdapterSummary::new(index, adapter);
     let limits = limits(adapter, base_limits);
+    let beyond = if base_limits { wgpu::Features::empty() } else { wgpu::Features::SUBGROUP };
+    let features = adapter.features() & (wgpu::Features::PIPELINE_CACHE | beyond);
+    let subgroups = features.contains(wgpu::Features::SUBGROUP);
     let desc = wgpu::DeviceDescriptor {
         label: Some("firth"),
         required_limits: limits.clone(),
-        required_features: adapter.features() & wgpu::Features::PIPELINE_CACHE,
+        required_features: features,
         memory_hints: wgpu::MemoryHints::Performance,
         ..Default::default()
     };
@@ -168,7 +173,7 @@ pub(crate) fn open(index: usize, base_limits: bool, folder: Option<&Path>) -> Re
     let f = fault.clone();
     device.set_device_lost_callback(move |reason, text| f.set(format!("{reason:?}: {text}")));
     let cache = folder.and_then(|f| DiskCache::open(&device, &adapter.get_info(), f));
-    Ok(Connection { summary, device, queue, limits, cache, fault })
+    Ok(Connection { summary, device, queue, limits, subgroups, cache, fault })
 }
 
 /// Kernels are written for the base: what is raised is how much memory one binding may show.

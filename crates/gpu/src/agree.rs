@@ -1,11 +1,12 @@
-//! Whether two kernels of a product give the same bits on this adapter: asked when a model is loaded, of random rows of the
-//! shape that the product has.
+//! Whether two kernels give the same bits on this adapter: asked when a model is loaded, of random rows; products in the shape
+//! that they have.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use firth_graph::op::{LayerNorm, RmsNorm, Softmax};
 use firth_graph::{
-    Extent, Extents, HostValues, Layout, LoadError, Place, Program, SegOp, SegValue, Segment, Shape, Sym,
+    Extent, Extents, HostValues, Layout, LoadError, Op, Place, Program, SegOp, SegValue, Segment, Shape, Sym,
     Type,
 };
 use firth_quant::Dtype;
@@ -28,15 +29,43 @@ pub(crate) enum Choice {
 /// Rows of activations in a trial: more than a tile, and not whole tiles.
 const ROWS: usize = 19;
 
-/// What was found, by format and shape of the weight.
+/// What was found.
 #[derive(Default)]
-pub(crate) struct Agreed(Mutex<HashMap<(Format, [usize; 2]), bool>>);
+pub(crate) struct Agreed {
+    /// Of products, by format and shape of the weight.
+    products: Mutex<HashMap<(Format, [usize; 2]), bool>>,
+    /// Of sums by subgroups.
+    subgroups: Mutex<Option<bool>>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Entries are added whole, so a panic elsewhere cannot have broken them.
+    m.lock().unwrap_or_else(|e| e.into_inner())
+}
 
 impl Agreed {
     /// How many may be used, of how many that were tried.
     pub fn count(&self) -> (usize, usize) {
-        let all = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let all = lock(&self.products);
         (all.values().filter(|v| **v).count(), all.len())
+    }
+
+    /// Whether sums by subgroups are used; `None` where it was not asked.
+    pub fn sums(&self) -> Option<bool> {
+        *lock(&self.subgroups)
+    }
+
+    /// Whether sums by subgroups may be used. Says so where they differ.
+    pub fn ask_subgroups(&self, shared: &Arc<Shared>, segment: &Segment) -> Result<bool, LoadError> {
+        if let Some(found) = self.sums() {
+            return Ok(found);
+        }
+        let equal = sums(shared, segment)?;
+        if !equal {
+            tracing::warn!("{}: sums by subgroups are not used: their bits differ", shared.name);
+        }
+        *lock(&self.subgroups) = Some(equal);
+        Ok(equal)
     }
 
     /// Whether the fast kernel of a product with a weight of this format and shape may be used. Says so where it differs.
@@ -49,7 +78,7 @@ impl Agreed {
         dims: [usize; 2],
     ) -> Result<bool, LoadError> {
         let known = |m: &HashMap<_, bool>| m.get(&(format, dims)).copied();
-        if let Some(found) = known(&self.0.lock().unwrap_or_else(|e| e.into_inner())) {
+        if let Some(found) = known(&lock(&self.products)) {
             return Ok(found);
         }
         let (device, [k, n]) = (&shared.name, dims);
@@ -68,28 +97,45 @@ impl Agreed {
             }
             found => found?,
         };
-        self.0.lock().unwrap_or_else(|e| e.into_inner()).insert((format, dims), equal);
+        lock(&self.products).insert((format, dims), equal);
         Ok(equal)
     }
 }
 
 /// Runs the product of an op on the same random rows by both kernels.
 fn trial(shared: &Arc<Shared>, segment: &Segment, op: &SegOp, dims: [usize; 2]) -> Result<bool, LoadError> {
-    let bounds = Extents { t: ROWS, o: 0, p: 0, s: 0 };
-    let rows = |n: usize| {
-        let shape = Shape::new([Extent::Const(n), Extent::Sym(Sym::T)]);
-        Type::Tensor(Layout::dense(Dtype::F32, shape, &bounds).expect("rows of floats"))
-    };
-    let host = |slot, n| SegValue { ty: rows(n), place: Place::Host(slot) };
-    let alone = Segment {
-        bounds,
-        values: vec![segment.values[op.inputs[0]], host(0, dims[0]), host(1, dims[1])],
-        ops: vec![SegOp { op: op.op.clone(), inputs: vec![0, 1], results: vec![2], scope: op.scope.clone() }],
-        arena_bytes: 0,
-        reads: vec![0],
-        writes: vec![1],
-        ..segment.clone()
-    };
+    let values = vec![segment.values[op.inputs[0]], rows(0, dims[0]), rows(1, dims[1])];
+    let op = SegOp { op: op.op.clone(), inputs: vec![0, 1], results: vec![2], scope: op.scope.clone() };
+    equal(shared, Segment { values, ops: vec![op], ..segment.clone() }, dims)
+}
+
+/// Reduces the same random rows through workgroup memory and by subgroups.
+fn sums(shared: &Arc<Shared>, segment: &Segment) -> Result<bool, LoadError> {
+    const WIDTH: usize = 1000;
+    let ops = [Op::from(RmsNorm { eps: 1e-6 }), Softmax.into(), LayerNorm { eps: 1e-6 }.into()];
+    for op in ops {
+        let op = SegOp { op, inputs: vec![0], results: vec![1], scope: "trial".into() };
+        let values = vec![rows(0, WIDTH), rows(1, WIDTH)];
+        if !equal(shared, Segment { values, ops: vec![op], ..segment.clone() }, [WIDTH; 2])? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The extents of a trial.
+const BOUNDS: Extents = Extents { t: ROWS, o: 0, p: 0, s: 0 };
+
+/// Rows of `n` floats in a host slot.
+fn rows(slot: usize, n: usize) -> SegValue {
+    let shape = Shape::new([Extent::Const(n), Extent::Sym(Sym::T)]);
+    let ty = Type::Tensor(Layout::dense(Dtype::F32, shape, &BOUNDS).expect("rows of floats"));
+    SegValue { ty, place: Place::Host(slot) }
+}
+
+/// Whether both kernels of an op that makes rows of `dims[1]` in host slot 1 of rows of `dims[0]` in slot 0 give the same bits.
+fn equal(shared: &Arc<Shared>, alone: Segment, dims: [usize; 2]) -> Result<bool, LoadError> {
+    let alone = Segment { bounds: BOUNDS, arena_bytes: 0, reads: vec![0], writes: vec![1], ..alone };
     let run = |choice| -> Result<Vec<u8>, LoadError> {
         let mut program = GpuProgram::with(&alone, shared.clone(), choice)?;
         let mut host = HostValues::new(&[4 * ROWS * dims[0], 4 * ROWS * dims[1]]);
@@ -102,7 +148,7 @@ fn trial(shared: &Arc<Shared>, segment: &Segment, op: &SegOp, dims: [usize; 2]) 
             *x = (state as i32) as f32 / i32::MAX as f32;
         }
         let lost = |e: firth_graph::Lost| LoadError::Device { device: e.device, reason: e.reason };
-        let ticket = program.submit(bounds, &mut host).map_err(lost)?;
+        let ticket = program.submit(BOUNDS, &mut host).map_err(lost)?;
         program.finish(ticket, &mut host).map_err(lost)?;
         Ok(host.bytes(1).to_vec())
     };

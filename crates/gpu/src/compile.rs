@@ -432,6 +432,17 @@ impl<'a> CompileCx<'a> {
         }
     }
 
+    /// Whether sums of a workgroup run among the invocations of its subgroups.
+    pub fn has_subgroups(&self) -> Result<bool, LoadError> {
+        match self.choice {
+            _ if !self.shared.conn.subgroups => Ok(false),
+            Choice::Portable => Ok(false),
+            Choice::Fast => Ok(true),
+            Choice::Agreed if self.dry.is_some() || !self.shared.fast => Ok(false),
+            Choice::Agreed => self.shared.agreed.ask_subgroups(self.shared, self.segment),
+        }
+    }
+
     /// The buffer of a weight that is read by element.
     fn elements(&self, v: usize) -> Option<wgpu::Buffer> {
         self.weight(v).filter(|w| w.format.is_none()).map(|w| w.parts[0].buffer.clone())

@@ -24,8 +24,9 @@ pub struct GpuOptions {
     /// Whether loops stay loops in kernels, for the sake of the driver's compiler; on adapters that are CPUs when
     /// `None`. The bits are the same.
     pub compact: Option<bool>,
-    /// Whether products of many rows take kernels that share activations in workgroup memory, where these give the bits of
-    /// the portable ones; when `None`, on adapters that are no CPUs.
+    /// Whether products of many rows take kernels that share activations in workgroup memory, and sums of rows run among the
+    /// invocations of subgroups, where the adapter has them and these kernels give the bits of the portable ones; when `None`,
+    /// on adapters that are no CPUs.
     pub fast: Option<bool>,
     /// Folder in which compiled kernels are kept for the next load, where the driver hands them out; none is kept when
     /// `None`.
@@ -90,6 +91,11 @@ impl GpuDevice {
     /// Of how many products fast kernels are used, and of how many it was asked whether they give the same bits. For tests.
     pub fn fast_products(&self) -> (usize, usize) {
         self.shared.agreed.count()
+    }
+
+    /// Whether sums of rows run by subgroups; `None` where it was not asked. For tests.
+    pub fn subgroup_sums(&self) -> Option<bool> {
+        self.shared.agreed.sums()
     }
 
     /// Bytes of all buffers.

@@ -14,6 +14,11 @@ const PRELUDE: &str = include_str!("wgsl/prelude.wgsl");
 /// Elementary functions, for kernels that need them.
 pub const MATH: &str = include_str!("wgsl/math.wgsl");
 
+/// The invocation's place in its subgroup, and the subgroup's size.
+const LANES: &str = "var<private> lane: u32;\nvar<private> lanes: u32;\n";
+const OF_SUBGROUP: &str =
+    "@builtin(subgroup_invocation_id) own_lane: u32, @builtin(subgroup_size) all_lanes: u32, ";
+
 /// Functions of elements that end a kernel, in their order.
 #[derive(Clone, Debug, Default)]
 pub struct Fin {
@@ -81,17 +86,28 @@ pub fn text(shape: &Shape, parts: &[String], values: &[(&str, String)]) -> Strin
     }
     out += &fin(shape);
     let mut body = parts.concat();
+    let shuffles = body.contains("subgroup");
+    if shuffles {
+        out += LANES;
+    }
     for (name, value) in values {
         body = body.replace(&format!("${name}"), value);
     }
     body = body.replace("$BUF", &shape.own.to_string());
     body = body.replace("$Z", if n == 1 { "g.z" } else { "0u" });
-    if shape.follows.contains(&true) {
+    let follows = shape.follows.contains(&true);
+    if follows {
         body = in_turn(&body, shape.follows);
-    } else if n > 1 {
-        let main = body.find("fn main(").expect("an entry point");
-        let start = main + body[main..].find(") {\n").expect("a body") + 4;
+    }
+    let main = body.find("fn main(").expect("an entry point") + "fn main(".len();
+    let start = main + body[main..].find(") {
+").expect("a body") + 4;
+    if n > 1 && !follows {
         body.insert_str(start, "    PB = g.z * 32u;\n");
+    }
+    if shuffles {
+        body.insert_str(start, "    lane = own_lane;\n    lanes = all_lanes;\n");
+        body.insert_str(main, OF_SUBGROUP);
     }
     debug_assert!(!body.contains('$'), "a name of the kernel has no value: {body}");
     out + &body

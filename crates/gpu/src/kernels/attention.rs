@@ -4,7 +4,7 @@ use firth_graph::op::{Attend, AttendChosen, AttendPools, Sight};
 use firth_graph::{LoadError, Op, SegOp, Shape, Type};
 use firth_quant::Dtype;
 
-use super::{Kernel, words};
+use super::{Kernel, sums, words};
 use crate::compile::{self, CompileCx, Share, linear};
 use crate::module::MATH;
 use crate::states::{KvLayout, Pool};
@@ -378,17 +378,16 @@ impl Kind {
     /// Names of the lines that pass over keys which a row does not see.
     fn names(&self) -> Vec<(&'static str, String)> {
         let lines = match &self.sees {
-            None => [const { String::new() }; 6],
+            None => [const { String::new() }; 5],
             Some(s) => [
                 format!("if (!{}) {{ page_now = 0xffffffffu; }}", s.skip),
                 format!(" && {}", s.key),
                 "var<workgroup> seen: array<u32, 64>;".into(),
                 "seen[l] = select(0u, 1u, visible);".into(),
                 "if (seen[p] == 0u) { continue; }".into(),
-                "seen[p] == 1u && ".into(),
             ],
         };
-        let mut out: Vec<_> = ["SKIP", "SEES", "SEEN", "NOTE", "ONLY", "ON"].into_iter().zip(lines).collect();
+        let mut out: Vec<_> = ["SKIP", "SEES", "SEEN", "NOTE", "ONLY"].into_iter().zip(lines).collect();
         out.extend([
             ("FIRST", self.first.clone()),
             ("END", self.end.into()),
@@ -458,6 +457,7 @@ fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
     // Without a cap, scores are made in units of log2 e at once.
     let factor = if a.softcap > 0.0 { a.scale } else { a.scale * std::f32::consts::LOG2_E };
     let group = (heads / spec.n_heads) as u32;
+    let sums = sums::text(cx, &["score", "prob"])?;
     let shape = cx.layout(operands[0]).shape;
     let mut scalars = vec![factor.to_bits(), a.softcap.to_bits(), kind.width as u32, group];
     scalars.extend(&kind.scalars);
@@ -466,7 +466,7 @@ fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         operands: &operands,
         scalars: &scalars,
         buffers: own,
-        parts: &[MATH, PAGES, HALF, &access, kind.sees.as_ref().map_or("", |s| &s.parts), ATTEND],
+        parts: &[MATH, PAGES, HALF, &sums, &access, kind.sees.as_ref().map_or("", |s| &s.parts), ATTEND],
         values: names,
         groups: Box::new(move |x| {
             let d = shape.dims(x);

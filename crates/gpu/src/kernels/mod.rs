@@ -12,6 +12,7 @@ mod router;
 mod rows;
 mod sample;
 mod streams;
+mod sums;
 mod top_k_select;
 
 use firth_graph::{Op, Type};

@@ -2,10 +2,9 @@
 
 use firth_graph::{LoadError, Op, SegOp};
 
-use super::{Kernel, words};
+use super::{Kernel, sums, words};
 use crate::compile::{self, CompileCx, Share, per_row};
 
-pub(super) const SUMS: &str = include_str!("../wgsl/sums.wgsl");
 const TEXT: &str = include_str!("../wgsl/norm.wgsl");
 
 pub(super) const KERNELS: [Kernel; 5] = [
@@ -33,12 +32,13 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         other => unreachable!("{} is no normalisation", other.name()),
     };
     let groups = per_row(cx.layout(operands[y]));
+    let sums = sums::text(cx, &["part", "part2"])?;
     cx.push(compile::Kernel {
         name: op.op.name(),
         operands: &operands,
         scalars: &[eps.to_bits()],
         buffers: Vec::new(),
-        parts: &[SUMS, TEXT],
+        parts: &[&sums, TEXT],
         values: vec![
             ("COUNT", if matches!(op.op, Op::L2Norm(_)) { "1.0" } else { "f32(width)" }.into()),
             ("WEIGHT", weight),

@@ -2,8 +2,7 @@
 
 use firth_graph::{LoadError, Op, SegOp};
 
-use super::norm::SUMS;
-use super::{Kernel, words};
+use super::{Kernel, sums, words};
 use crate::compile::{self, CompileCx, Share, per_row};
 use crate::module::MATH;
 
@@ -17,13 +16,12 @@ const SOFTMAX: &str = "
     for (var j = l; j < width; j += 64u) { top = upper(top, lf0(x + j * s0(0u))); }
     high[l] = top;
     workgroupBarrier();
-    top = -inf();
-    for (var j = 0u; j < rt(64u); j += 1u) { top = upper(top, high[j]); }
+    top = upper_high();
     var s = 0.0;
     for (var j = l; j < width; j += 64u) { s += exp_(lf0(x + j * s0(0u)) - top); }
     part[l] = s;
     workgroupBarrier();
-    let sum = joined();
+    let sum = plus_part();
     for (var j = l; j < width; j += 64u) {
         arena[base(1u) + r * width + j] = bitcast<u32>(exp_(lf0(x + j * s0(0u)) - top) / sum);
     }
@@ -36,7 +34,8 @@ const ROW_DOT: &str = "
     for (var j = l; j < width; j += 64u) { s = fma(lf0(x + j * s0(0u)), lf1(b + j * s0(1u)), s); }
     part[l] = s;
     workgroupBarrier();
-    if (l == 0u) { arena[base(2u) + r] = bitcast<u32>(joined()); }
+    let sum = plus_part();
+    if (l == 0u) { arena[base(2u) + r] = bitcast<u32>(sum); }
 ";
 
 fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
@@ -47,12 +46,13 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
     };
     let operands: Vec<usize> = op.inputs.iter().chain(&op.results).copied().collect();
     let groups = per_row(cx.layout(operands[0]));
+    let sums = sums::text(cx, &["part", "high"])?;
     cx.push(compile::Kernel {
         name: op.op.name(),
         operands: &operands,
         scalars: &[],
         buffers: Vec::new(),
-        parts: &[MATH, SUMS, TEXT],
+        parts: &[MATH, &sums, TEXT],
         values: vec![("BODY", body.to_string())],
         groups,
         share: Share::Never,

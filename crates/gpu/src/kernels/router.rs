@@ -3,8 +3,7 @@
 use firth_graph::op::MIN_WEIGHT_SUM;
 use firth_graph::{Gating, LoadError, Op, SegOp, Type};
 
-use super::norm::SUMS;
-use super::{Kernel, words};
+use super::{Kernel, sums, words};
 use crate::compile::{self, CompileCx, Share, linear};
 use crate::module::MATH;
 
@@ -56,12 +55,13 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         ("N", n.to_string()),
     ];
     let shape = cx.layout(operands[0]).shape;
+    let sums = sums::text(cx, &["part"])?;
     cx.push(compile::Kernel {
         name: "router",
         operands: &operands,
         scalars: &scalars,
         buffers: Vec::new(),
-        parts: &[MATH, SUMS, if by_table { BY_TABLE } else { BY_SCORE }, TEXT],
+        parts: &[MATH, &sums, if by_table { BY_TABLE } else { BY_SCORE }, TEXT],
         values,
         groups: Box::new(move |x| linear(shape.dims(x)[1])),
         share: Share::Never,

@@ -7,8 +7,6 @@
 const LOG2_E = 1.4426950408889634;
 
 var<workgroup> q: array<f32, $KEY_DIM>;
-var<workgroup> score: array<f32, 64>;
-var<workgroup> prob: array<f32, 64>;
 // Sequence of the row, its index there, and the sequence's length.
 var<workgroup> at: vec3<u32>;
 var<workgroup> page_now: u32;
@@ -68,15 +66,10 @@ $OPEN
         score[l] = s;
         $NOTE
         workgroupBarrier();
-        var mb = -inf();
-        for (var p = lo; p < hi; p += 1u) { mb = select(mb, score[p], $ON!(score[p] <= mb)); }
+        let mb = upper_score();
         prob[l] = select(0.0, exp2_(s - mb), visible);
         workgroupBarrier();
-        var four = vec4<f32>(0.0);
-        for (var p = 0u; p < rt(64u); p += 4u) {
-            four += vec4<f32>(prob[p], prob[p + 1u], prob[p + 2u], prob[p + 3u]);
-        }
-        let lb = (four.x + four.z) + (four.y + four.w);
+        let lb = plus_prob();
 $BLOCK
         for (var p = lo; p < hi; p += 1u) {
             $ONLY

@@ -1,15 +1,5 @@
 // One workgroup per row.
 
-var<workgroup> part2: array<f32, 64>;
-
-fn joined2() -> f32 {
-    var s = vec4<f32>(0.0);
-    for (var j = 0u; j < rt(64u); j += 4u) {
-        s += vec4<f32>(part2[j], part2[j + 1u], part2[j + 2u], part2[j + 3u]);
-    }
-    return (s.x + s.z) + (s.y + s.w);
-}
-
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) g: vec3<u32>,
@@ -32,7 +22,7 @@ fn main(
         for (var j = l; j < width; j += 64u) { s += lf0(x + j * s0(0u)); }
         part2[l] = s;
         workgroupBarrier();
-        mean = joined2() / f32(width);
+        mean = plus_part2() / f32(width);
     }
     var s = 0.0;
     for (var j = l; j < width; j += 64u) {
@@ -41,7 +31,7 @@ fn main(
     }
     part[l] = s;
     workgroupBarrier();
-    let scale = 1.0 / sqrt(joined() / $COUNT + eps);
+    let scale = 1.0 / sqrt(plus_part() / $COUNT + eps);
     if (place >= n_rows) { return; }
     for (var j = l; j < width; j += 64u) {
         let v = $X;

@@ -48,6 +48,9 @@ fn nan() -> f32 { return bitcast<f32>(0x7fc00000u | (X.x & 0u)); }
 // A value that no compiler joins with the operation that follows.
 fn apart(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ P[31].w); }
 
+// The larger, or what is no number.
+fn upper(a: f32, b: f32) -> f32 { return select(a, b, b > a || is_nan(b)); }
+
 // Whether fma rounds once: not every driver of a CPU does that.
 fn fused() -> bool {
     let x = apart(1.00000012);

@@ -1,10 +1,5 @@
 // Rows that become weights or a number: one workgroup per row of operand 0.
 
-var<workgroup> high: array<f32, 64>;
-
-// The larger, or what is no number.
-fn upper(a: f32, b: f32) -> f32 { return select(a, b, b > a || is_nan(b)); }
-
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) g: vec3<u32>,

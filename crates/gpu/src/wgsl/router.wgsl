@@ -28,7 +28,7 @@ fn main(
     }
     part[l] = mine;
     workgroupBarrier();
-    let total = joined();
+    let total = plus_part();
     for (var i = l; i < n; i += 64u) {
         if ($SOFTMAX) { weight[i] = weight[i] / total; }
     }
