@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use firth::{Device, Dtype, EngineOptions, LogitsOptions};
 use firth_conformance::{cut_law as law, fixture, gpu, models, wgsl};
-use firth_engine::{DraftLength, Engine, Event, Request, Scheduler, SpecMode, SpecOptions, plan_only};
+use firth_cpu::Level;
+use firth_engine::{
+    DraftLength, Engine, Event, Placement, Request, Scheduler, SpecMode, SpecOptions, plan_only,
+};
 use firth_gguf::Gguf;
 use firth_gpu::GpuOptions;
 use firth_sampling::Params;
@@ -208,4 +211,51 @@ fn a_decoded_token_takes_few_dispatches() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Experts and layers on a CPU beside the GPU: logits near those of either alone, the same bits every time, and the plan says
+/// where the parts lie.
+#[test]
+fn parts_on_the_cpu() {
+    let (Some(shared), Some(device)) = (fixture::shared(), gpu::device()) else { return };
+    let cpu = models::cpu(Level::detect(), 1);
+    let f = fixture::read(&shared.join("fixtures/arch-route"), "llama-moe");
+    let both = || vec![device.clone(), cpu.clone()];
+    let logits = |devices: Vec<Arc<dyn Device>>, placement| {
+        let options = EngineOptions { placement, ..plain(32) };
+        let on = &mut |_| ControlFlow::Continue(());
+        let mut engine = Engine::load(&f.file, devices, &options, on).expect("a fixture loads");
+        let mut out = Vec::new();
+        let each = &mut |_, row: &[f32]| out.extend_from_slice(row);
+        firth::logits(&mut engine, &f.tokens, &LogitsOptions::default(), each).expect("the devices work");
+        out
+    };
+    let all = Placement::default();
+    let (on_gpu, on_cpu) = (logits(vec![device.clone()], all), logits(vec![cpu.clone()], all));
+    for (layers, experts_away) in [(None, 1), (None, 3), (Some(1), 0), (Some(2), 2)] {
+        let placement = Placement { layers, experts_away };
+        let options = EngineOptions { placement, ..plain(32) };
+        let plan = plan_only(&f.file, &both(), &options).expect("a fixture is planned").plan;
+        let on_cpu_of = |layer: usize, experts: bool| {
+            let away = layer < experts_away && experts;
+            away || layers.is_some_and(|n| layer + n < plan_layers(&f.file))
+        };
+        for (spec, &found) in plan.weight_specs.iter().zip(&plan.weight_device) {
+            let Some((layer, name)) = spec.name.strip_prefix("blk.").and_then(|n| n.split_once('.')) else {
+                continue;
+            };
+            let expected = on_cpu_of(layer.parse().expect("a number"), name.contains("_exps"));
+            assert_eq!(found, usize::from(expected), "{placement:?}: {}", spec.name);
+        }
+        let found = logits(both(), placement);
+        assert!(found == logits(both(), placement), "{placement:?}: other bits the second time");
+        for (name, whole) in [("the GPU", &on_gpu), ("the CPU", &on_cpu), ("the reference", &f.logits)] {
+            let error = fixture::nmse(&found, whole);
+            assert!(error <= BOUND, "{placement:?}: {error:.2e} from {name}");
+        }
+    }
+}
+
+fn plan_layers(file: &Gguf) -> usize {
+    file.metadata().require_u32("llama.block_count").expect("a number") as usize
 }

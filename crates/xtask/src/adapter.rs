@@ -30,7 +30,7 @@ pub struct Args {
 }
 
 /// Cuts of the sequence; the last size repeats.
-const CUTS: [&[usize]; 4] = [&[], &[1], &[17, 1, 1, 30], &[64]];
+const CUTS: [&[usize]; 3] = [&[], &[1], &[7, 1, 32]];
 const MATES: [usize; 2] = [0, 3];
 
 /// Prints what was found; whether all bits were equal.
