@@ -1,10 +1,12 @@
 //! `firth devices`: devices, or the plan of a model.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 use firth::Device;
 use firth::{EngineOptions, SpecMode, SpecOptions};
 use firth_engine::{PlanSummary, plan_only};
-use firth_graph::Dispatch;
+use firth_graph::{Dispatch, Plan};
 use serde_json::json;
 
 use crate::args::Devices;
@@ -93,8 +95,11 @@ fn print(s: &PlanSummary, names: &[String], slots: &[(usize, u64)]) {
             println!("dispatches per decoded token on {name}: {}; {}", all.len(), of_layers(all));
         }
     }
-    for (name, bytes) in names.iter().zip(&s.weight_bytes) {
+    for (device, (name, bytes)) in names.iter().zip(&s.weight_bytes).enumerate() {
         println!("weights on {name}: {}", mib(*bytes));
+        if names.len() > 1 {
+            parts(&s.plan, device).iter().for_each(|part| println!("  {part}"));
+        }
     }
     println!("step inputs and outputs: {}", mib(s.plan.host.iter().map(|h| h.bytes as u64).sum()));
     println!("keys, values and states, with the cache: {} at most, taken as used", mib(s.state_bytes));
@@ -145,4 +150,27 @@ fn to_json(s: &PlanSummary, names: &[String], slots: &[(usize, u64)]) -> serde_j
         "fusions": s.fusions.fired.iter().map(|(n, k)| json!({"op": n, "fired": k})).collect::<Vec<_>>(),
         "copies": s.plan.copies.len(),
     })
+}
+
+/// What of a model lies on a device: experts, the other weights of layers, and what belongs to no layer.
+fn parts(plan: &Plan, device: usize) -> Vec<String> {
+    let (mut experts, mut layers, mut others) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+    let here = plan.weight_specs.iter().zip(&plan.weight_device).filter(|(_, d)| **d == device);
+    for (spec, _) in here.filter(|(spec, _)| !spec.uses.is_empty()) {
+        let of_layer = spec.name.strip_prefix("blk.").and_then(|n| n.split_once('.'));
+        match of_layer.and_then(|(layer, name)| Some((layer.parse::<usize>().ok()?, name))) {
+            Some((layer, name)) if name.contains("_exps") => _ = experts.insert(layer),
+            Some((layer, _)) => _ = layers.insert(layer),
+            None => others.push(spec.name.clone()),
+        }
+    }
+    let list = |all: &BTreeSet<usize>| all.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let mut out = Vec::new();
+    for (what, all) in [("experts", &experts), ("mixers, norms, dense products", &layers)] {
+        if !all.is_empty() {
+            out.push(format!("{what} of layers {}", list(all)));
+        }
+    }
+    out.extend((!others.is_empty()).then(|| others.join(", ")));
+    out
 }
