@@ -1,6 +1,7 @@
 //! Text: vocabularies, pieces of UTF-8 in a stream, stop texts, chat templates, answers read.
 #![forbid(unsafe_code)]
 
+mod automaton;
 mod bytes;
 pub mod grammar;
 mod merge;

@@ -1,7 +1,7 @@
 //! Cutting special tokens out of a text: the longest one over the whole text first.
 
-use aho_corasick::AhoCorasick;
-
+use crate::VocabError;
+use crate::automaton::Automaton;
 use crate::tokens::Tokens;
 
 /// A piece of the text to encode.
@@ -36,7 +36,7 @@ pub(crate) struct Specials {
     /// Longest text first, of equal length the lowest id.
     list: Vec<Special>,
     texts: Vec<String>,
-    search: Option<AhoCorasick>,
+    search: Option<Automaton>,
 }
 
 /// Working memory of a cut.
@@ -55,16 +55,13 @@ const RARE: usize = 64;
 
 impl Specials {
     /// Collects the special tokens; a text that is no UTF-8 can occur in no text and is left out.
-    pub(crate) fn new(
-        tokens: &Tokens,
-        strip: impl Fn(u32) -> Strip,
-    ) -> Result<Specials, aho_corasick::BuildError> {
+    pub(crate) fn new(tokens: &Tokens, strip: impl Fn(u32) -> Strip) -> Result<Specials, VocabError> {
         let mut list = tokens.ids().filter(|&id| tokens.is_special(id)).collect::<Vec<_>>();
         list.retain(|&id| std::str::from_utf8(tokens.text(id)).is_ok());
         list.sort_by_key(|&id| (std::cmp::Reverse(tokens.text(id).len()), id));
         let text = |&id: &u32| String::from_utf8_lossy(tokens.text(id)).into_owned();
         let texts = list.iter().map(text).collect::<Vec<_>>();
-        let search = if texts.is_empty() { None } else { Some(AhoCorasick::new(&texts)?) };
+        let search = if texts.is_empty() { None } else { Some(Automaton::shallow(&texts, "end in")?) };
         let special =
             |id| Special { id, len: tokens.text(id).len(), hidden: tokens.is_hidden(id), strip: strip(id) };
         Ok(Specials { list: list.into_iter().map(special).collect(), texts, search })
@@ -95,10 +92,8 @@ impl Specials {
     fn count(&self, text: &str, parse_special: bool, s: &mut CutScratch) -> bool {
         s.counts.clear();
         s.counts.resize(self.list.len(), 0);
-        let Some(search) = &self.search else { return false };
         let mut any = false;
-        for hit in search.find_overlapping_iter(text) {
-            let special = hit.pattern().as_usize();
+        for (special, _) in self.hits(text) {
             if parse_special || !self.list[special].hidden {
                 s.counts[special] += 1;
                 any = true;
@@ -107,14 +102,24 @@ impl Specials {
         any
     }
 
+    /// Every occurrence of every token: its place in the list, and where it starts.
+    fn hits(&self, text: &str) -> impl Iterator<Item = (usize, usize)> {
+        self.search.iter().flat_map(move |search| {
+            let mut state = Automaton::START;
+            text.bytes().enumerate().flat_map(move |(at, byte)| {
+                state = search.next(state, byte);
+                search.ending(state).map(move |i| (i as usize, at + 1 - search.len_of(i)))
+            })
+        })
+    }
+
     /// Takes occurrences, longest token first and from left to right, where they touch nothing taken before.
     fn choose(&self, text: &str, s: &mut CutScratch) {
         s.hits.clear();
         let rare = |count: u32| count > 0 && count as usize * RARE <= text.len() + 8 * RARE;
-        for hit in self.search.iter().flat_map(|search| search.find_overlapping_iter(text)) {
-            let special = hit.pattern().as_usize();
+        for (special, start) in self.hits(text) {
             if rare(s.counts[special]) {
-                s.hits.push((special as u32, hit.start()));
+                s.hits.push((special as u32, start));
             }
         }
         s.hits.sort_unstable();

@@ -3,50 +3,43 @@
 //! Tokens are looked for backwards, all at once: where one ends then, it starts in the text, and of those that end at one
 //! place the longest is known. Looking forwards from each place would read a long token's first half again and again.
 
-use std::cmp::Reverse;
-use std::collections::HashMap;
-
-use aho_corasick::automaton::{Automaton, StateID};
-use aho_corasick::nfa::contiguous::NFA;
-use aho_corasick::{Anchored, BuildError, MatchKind, PatternID};
+use super::VocabError;
+use crate::automaton::Automaton;
 
 /// A search for the longest token.
 #[derive(Debug)]
 pub(super) struct Longest {
-    backwards: NFA,
+    backwards: Automaton,
 }
 
 impl Longest {
     /// From the bytes of every token, by id. An empty token is never found.
-    pub(super) fn new<T: AsRef<[u8]>>(tokens: impl Iterator<Item = T>) -> Result<Longest, BuildError> {
-        let reversed = tokens.map(|token| token.as_ref().iter().rev().copied().collect::<Vec<u8>>());
-        Ok(Longest { backwards: NFA::builder().match_kind(MatchKind::Standard).build(reversed)? })
+    pub(super) fn new<T: AsRef<[u8]>>(tokens: impl Iterator<Item = T>) -> Result<Longest, VocabError> {
+        Ok(Longest { backwards: Automaton::new(&tokens.map(backwards).collect::<Vec<_>>())? })
     }
 
     /// The id and the length of the longest token that starts at each byte; of equal tokens the first.
     pub(super) fn at_each_byte(&self, text: &[u8]) -> Vec<Option<(u32, usize)>> {
-        let mut known = HashMap::new();
-        let mut state = self.backwards.start_state(Anchored::No).expect("the search may start anywhere");
+        let mut state = Automaton::START;
         let mut out = vec![None; text.len()];
         for (at, byte) in text.iter().enumerate().rev() {
-            state = self.backwards.next_state(Anchored::No, state, *byte);
-            if self.backwards.is_match(state) {
-                out[at] = *known.entry(state).or_insert_with(|| self.longest_of(state));
-            }
+            state = self.backwards.next(state, *byte);
+            let longest = self.backwards.ending(state).next();
+            out[at] = longest.map(|token| (token, self.backwards.len_of(token)));
         }
         out
     }
+}
 
-    /// The longest of the tokens that are found in a state.
-    fn longest_of(&self, state: StateID) -> Option<(u32, usize)> {
-        let tokens = (0..self.backwards.match_len(state)).map(|i| self.backwards.match_pattern(state, i));
-        let sized = |token: PatternID| (token.as_u32(), self.backwards.pattern_len(token));
-        tokens.map(sized).filter(|(_, len)| *len > 0).max_by_key(|(id, len)| (*len, Reverse(*id)))
-    }
+/// The bytes of a text, last first.
+pub(super) fn backwards(text: impl AsRef<[u8]>) -> Vec<u8> {
+    text.as_ref().iter().rev().copied().collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Reverse;
+
     use super::*;
 
     #[test]

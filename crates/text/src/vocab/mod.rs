@@ -20,6 +20,7 @@ use std::ops::Range;
 
 use firth_gguf::KeyError;
 
+use crate::automaton::MAX_NESTED;
 use crate::special::Specials;
 use crate::tokens::{TokenType, Tokens};
 pub use decode::tidy_spaces;
@@ -71,9 +72,23 @@ pub enum VocabError {
         /// The tokens.
         found: usize,
     },
-    /// The search for special tokens could not be built.
-    #[error("special tokens of the vocabulary cannot be searched: {0}")]
-    Specials(#[from] aho_corasick::BuildError),
+    /// Tokens of more bytes than a search can hold.
+    #[error("the vocabulary's tokens have {found} bytes, expected at most 2^30")]
+    Bytes {
+        /// Bytes of all tokens.
+        found: usize,
+    },
+    /// Tokens made to cost time: each is the end, or the beginning, of the next.
+    #[error(
+        "{found} tokens of the vocabulary {how} one another, expected at most {MAX_NESTED}: the time to cut a text would \
+         grow with both"
+    )]
+    Nested {
+        /// How many.
+        found: usize,
+        /// `end in` or `begin with`.
+        how: &'static str,
+    },
 }
 
 const SUPPORTED: &str = "`llama`, `gpt2`, `hybriddna`, `whitespace`, `gemma4`, `bert`, `t5`, `rwkv`, `plamo2`, `test`, \

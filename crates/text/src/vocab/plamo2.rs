@@ -1,8 +1,8 @@
 //! PLaMo-2: the cut of least cost, found from the end of the text with scores in whole numbers.
 
-use aho_corasick::{AhoCorasick, Input, MatchKind};
-
+use super::longest::backwards;
 use super::{EncodeError, VocabError};
+use crate::automaton::Automaton;
 use crate::tokens::{TokenType, Tokens};
 
 /// Cost of a character that no token covers.
@@ -13,8 +13,9 @@ const UNIT: f64 = 1e4;
 /// What a PLaMo-2 vocabulary has besides its tokens.
 #[derive(Debug)]
 pub(super) struct Plamo2 {
-    search: AhoCorasick,
-    /// Id and score of each pattern.
+    /// Finds all tokens that start at a position, looking from the end; its texts are places in `pieces`.
+    search: Automaton,
+    /// Id and score of each piece.
     pieces: Vec<(u32, i64)>,
     bytes: [Option<u32>; 256],
 }
@@ -41,8 +42,8 @@ impl Plamo2 {
             .filter(taken)
             .map(|id| (id, (f64::from(tokens.score(id)) * UNIT).round().clamp(-1e15, 1e15) as i64))
             .collect();
-        let texts = pieces.iter().map(|(id, _)| tokens.text(*id));
-        let search = AhoCorasick::builder().match_kind(MatchKind::Standard).build(texts)?;
+        let texts: Vec<Vec<u8>> = pieces.iter().map(|(id, _)| backwards(tokens.text(*id))).collect();
+        let search = Automaton::shallow(&texts, "begin with")?;
         Ok(Plamo2 { search, pieces, bytes })
     }
 
@@ -58,25 +59,21 @@ impl Plamo2 {
         out: &mut Vec<u32>,
     ) -> Result<(), EncodeError> {
         let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
-        // By starts: matches come by ends, so those of the whole text are kept as (start, end, pattern).
-        let mut found: Vec<(u32, u32, u32)> = self
-            .search
-            .find_overlapping_iter(Input::new(text))
-            .map(|m| (m.start() as u32, m.end() as u32, m.pattern().as_u32()))
-            .collect();
-        found.sort_unstable();
         steps.clear();
         steps.resize(text.len() + 1, Step { cost: i64::MAX, end: 0, id: None });
         steps[text.len()].cost = 0;
+        let mut state = Automaton::START;
         for (start, c) in text.char_indices().rev() {
+            for byte in text.as_bytes()[start..start + c.len_utf8()].iter().rev() {
+                state = self.search.next(state, *byte);
+            }
             let mut best = Step { cost: i64::MAX, end: 0, id: None };
-            while let Some(&(_, end, pattern)) = found.last().filter(|f| f.0 as usize >= start) {
-                found.pop();
-                let (id, score) = self.pieces[pattern as usize];
-                let rest = steps[end as usize].cost;
+            for found in self.search.ending(state) {
+                let ((id, score), end) = (self.pieces[found as usize], start + self.search.len_of(found));
+                let rest = steps[end].cost;
                 let cost = rest.saturating_sub(score);
                 if rest < i64::MAX && cost < best.cost {
-                    best = Step { cost, end, id: Some(id) };
+                    best = Step { cost, end: end as u32, id: Some(id) };
                 }
             }
             let end = start + c.len_utf8();
@@ -131,5 +128,13 @@ mod tests {
         check("\u{FEFF}aé", &["a", "<0xC3>", "<0xA9>"]);
         check("bad", &["b", "a", "<0x64>"]);
         check("", &[]);
+    }
+
+    #[test]
+    fn tokens_that_begin_with_too_many_others_are_refused() {
+        let mut tokens = Tokens::default();
+        (1..=300).for_each(|k| tokens.push("a".repeat(k).as_bytes(), TokenType::Normal, -1.0).unwrap());
+        let message = Plamo2::new(&tokens).unwrap_err().to_string();
+        assert!(message.starts_with("300 tokens of the vocabulary begin with one another"), "{message}");
     }
 }

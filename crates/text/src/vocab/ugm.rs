@@ -2,11 +2,11 @@
 //!
 //! Source: Kudo 2018, "Subword regularization"; the form of SentencePiece's normaliser.
 
-use aho_corasick::{AhoCorasick, Input, MatchKind};
 use firth_gguf::Metadata;
 
 use super::VocabError;
 use super::charsmap::CharsMap;
+use crate::automaton::Automaton;
 use crate::tokens::{TokenType, Tokens};
 
 /// Marks a space in token texts.
@@ -17,8 +17,8 @@ const UNKNOWN: f64 = 10.0;
 /// What a Unigram vocabulary has besides its tokens.
 #[derive(Debug)]
 pub(super) struct Ugm {
-    /// Finds all tokens that end at a position. Pattern numbers are places in `ids`.
-    search: AhoCorasick,
+    /// Finds all tokens that end at a position; its texts are places in `ids`.
+    search: Automaton,
     ids: Vec<u32>,
     unknown: f64,
     map: CharsMap,
@@ -48,9 +48,8 @@ impl Ugm {
         let ids: Vec<u32> = tokens.ids().filter(|id| taken.contains(&tokens.kind(*id))).collect();
         let normal = tokens.ids().filter(|id| tokens.kind(*id) == TokenType::Normal);
         let worst = normal.map(|id| f64::from(tokens.score(id))).fold(f64::INFINITY, f64::min);
-        let search = AhoCorasick::builder()
-            .match_kind(MatchKind::Standard)
-            .build(ids.iter().map(|id| tokens.text(*id)))?;
+        let texts: Vec<&[u8]> = ids.iter().map(|id| tokens.text(*id)).collect();
+        let search = Automaton::shallow(&texts, "end in")?;
         let merge_spaces = m.bool("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false);
         let unknown = if worst.is_finite() { worst - UNKNOWN } else { -UNKNOWN };
         Ok(Ugm { search, ids, unknown, map: CharsMap::new(m)?, space_prefix, merge_spaces })
@@ -92,20 +91,23 @@ impl Ugm {
         steps.clear();
         steps.resize(text.len() + 1, Step { score: f64::NEG_INFINITY, start: 0, id: None });
         steps[0].score = 0.0;
-        let mut found = self.search.find_overlapping_iter(Input::new(text.as_str())).peekable();
-        for (start, c) in text.char_indices() {
-            let end = start + c.len_utf8();
+        let (mut state, mut first) = (Automaton::START, 0);
+        for (at, byte) in text.bytes().enumerate() {
+            state = self.search.next(state, byte);
+            let end = at + 1;
             let mut covered = false;
-            // Matches come by their ends, and those of one end longest first.
-            while let Some(m) = found.next_if(|m| m.end() <= end) {
-                let id = self.ids[m.pattern().as_usize()];
-                covered |= (m.start(), m.end()) == (start, end);
+            for found in self.search.ending(state) {
+                let (id, start) = (self.ids[found as usize], end - self.search.len_of(found));
+                covered |= start == first;
                 let own =
                     if tokens.kind(id) == TokenType::UserDefined { 0.0 } else { f64::from(tokens.score(id)) };
-                step(steps, m.start(), m.end(), own, Some(id));
+                step(steps, start, end, own, Some(id));
             }
-            if !covered {
-                step(steps, start, end, self.unknown, None);
+            if text.is_char_boundary(end) {
+                if !covered {
+                    step(steps, first, end, self.unknown, None);
+                }
+                first = end;
             }
         }
     }
@@ -192,5 +194,20 @@ mod tests {
         check("é漢字a", &["▁", "é", "<unk>", "a"]);
         check("", &[]);
         check("  ", &["▁", "▁"]);
+    }
+
+    #[test]
+    fn tokens_that_end_in_too_many_others_are_refused() {
+        let of = |n: usize| {
+            let mut tokens = Tokens::default();
+            (1..=n).for_each(|k| tokens.push("a".repeat(k).as_bytes(), TokenType::Normal, -1.0).unwrap());
+            Ugm::new(&Metadata::new(), &tokens, true).map(|_| ()).map_err(|e| e.to_string())
+        };
+        assert_eq!(of(256), Ok(()));
+        let message = of(300).unwrap_err();
+        assert!(
+            message.starts_with("300 tokens of the vocabulary end in one another, expected at most 256"),
+            "{message}"
+        );
     }
 }
