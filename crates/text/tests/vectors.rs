@@ -178,8 +178,10 @@ fn kinds_without_a_file_take_time_that_grows_with_the_length() {
     for model in ["t5", "rwkv", "plamo2", "bert"] {
         let vocab = made(model);
         for unit in units {
-            let ratio = |_| encode_cost(&vocab, unit, 1 << 16) / encode_cost(&vocab, unit, 1 << 12);
-            let found = (0..4).map(ratio).find(|r| *r < 80.0);
+            // The least of several: on a busy machine a run of microseconds may wait for milliseconds.
+            let least =
+                |bytes| (0..5).map(|_| encode_cost(&vocab, unit, bytes)).fold(f64::INFINITY, f64::min);
+            let found = (0..4).map(|_| least(1 << 16) / least(1 << 12)).find(|r| *r < 80.0);
             assert!(found.is_some(), "{model} {unit:?} grows faster than its length");
         }
     }
