@@ -21,7 +21,8 @@ use header::{Header, StateEntry};
 
 use crate::load::Engine;
 
-/// The number of the bits that `docs/numerics.md` defines, raised whenever those of any kernel change.
+/// The number of the bits that `docs/numerics.md` defines, raised whenever those of any kernel or the order of a device's
+/// states change.
 pub const NUMERICS: u32 = 2;
 
 /// What of a loaded model state files need.
