@@ -19,10 +19,6 @@ const STEP: Duration = Duration::from_secs(600);
 const MAPPED: Duration = Duration::from_secs(30);
 /// Steps that may be on their way.
 const FLIGHTS: usize = 2;
-/// Work after which a long step goes on in another submission, so that no watchdog finds one too long: workgroups that take
-/// one row through a panel of a weight, on a GPU and on a CPU that plays one. Either is a fraction of a second.
-const SUBMISSION: [usize; 2] = [1 << 20, 1 << 15];
-
 /// A dispatch of the pass.
 struct Dispatch {
     pipeline: wgpu::ComputePipeline,
@@ -330,7 +326,7 @@ impl GpuProgram {
     fn pass(&self, step: &Extents, encoder: &mut wgpu::CommandEncoder, first: usize) -> (usize, u64) {
         let mut pass = encoder.begin_compute_pass(&Default::default());
         let (mut work, mut started) = (0, 0);
-        let most = SUBMISSION[usize::from(self.shared.conn.summary.is_cpu)];
+        let most = self.shared.submission();
         for (i, d) in self.dispatches.iter().enumerate().skip(first) {
             let [x, y, z] = compile::groups(d.groups.iter(), d.turns, step);
             if x * y * z == 0 {

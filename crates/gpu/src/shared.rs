@@ -10,6 +10,10 @@ use crate::agree::Agreed;
 use crate::states::State;
 use crate::store::StoredWeight;
 
+/// Work after which a long step goes on in another submission, so that no watchdog finds one too long: workgroups that take
+/// one row through a panel of a weight, on a GPU and on a CPU that plays one. Either is a fraction of a second.
+const SUBMISSION: [usize; 2] = [1 << 20, 1 << 15];
+
 /// One device's resources.
 pub(crate) struct Shared {
     pub conn: Connection,
@@ -59,6 +63,11 @@ impl Shared {
         });
         let agreed = Agreed::default();
         Shared { conn, name, compact, fast, agreed, nothing, max_bytes, held, pipelines }
+    }
+
+    /// Work of a submission.
+    pub fn submission(&self) -> usize {
+        SUBMISSION[usize::from(self.conn.summary.is_cpu)]
     }
 
     /// Bytes of all buffers.

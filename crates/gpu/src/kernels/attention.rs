@@ -1,7 +1,7 @@
 //! Keys and values to their pages, and attention over them.
 
 use firth_graph::op::{Attend, AttendChosen, AttendPools, Sight};
-use firth_graph::{LoadError, Op, SegOp, Shape, Type};
+use firth_graph::{LoadError, Op, PAGE, SegOp, Shape, Type};
 use firth_quant::Dtype;
 
 use super::{Kernel, sums, words};
@@ -461,17 +461,41 @@ fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
     let shape = cx.layout(operands[0]).shape;
     let mut scalars = vec![factor.to_bits(), a.softcap.to_bits(), kind.width as u32, group];
     scalars.extend(&kind.scalars);
-    cx.push(compile::Kernel {
-        name: op.op.name(),
-        operands: &operands,
-        scalars: &scalars,
-        buffers: own,
-        parts: &[MATH, PAGES, HALF, &sums, &access, kind.sees.as_ref().map_or("", |s| &s.parts), ATTEND],
-        values: names,
-        groups: Box::new(move |x| {
-            let d = shape.dims(x);
-            linear(d[1] * d[2])
-        }),
-        share: Share::Never,
-    })
+    names.push(("FROM", format!("scalar({}u)", scalars.len())));
+    let pages =
+        cx.layout(operands[tables + 1]).shape.constant(0).expect("pages of a sequence are a constant");
+    let (work, rows) = share_of(cx, heads, pages * PAGE * (spec.key_dim + spec.value_dim));
+    for from in (0..cx.segment.bounds.t.max(1)).step_by(rows) {
+        let scalars = [&scalars[..], &[from as u32]].concat();
+        cx.weight = work;
+        let pushed = cx.push(compile::Kernel {
+            name: op.op.name(),
+            operands: &operands,
+            scalars: &scalars,
+            buffers: own.clone(),
+            parts: &[MATH, PAGES, HALF, &sums, &access, kind.sees.as_ref().map_or("", |s| &s.parts), ATTEND],
+            values: names.clone(),
+            groups: Box::new(move |x| {
+                let d = shape.dims(x);
+                linear(d[1] * d[2].saturating_sub(from).min(rows))
+            }),
+            share: Share::Never,
+        });
+        cx.weight = 1;
+        pushed?;
+    }
+    Ok(())
+}
+
+/// Multiplications of an invocation's group that take as long as a row of activations through a panel of a weight.
+const AS_A_PANEL: usize = 1 << 13;
+/// Dispatches of one op at most.
+const MAX_DISPATCHES: usize = 16;
+
+/// What a row's head takes at most, as [`CompileCx::weight`] counts it, and the rows of a dispatch: as many as one submission
+/// takes, where all keys are there.
+fn share_of(cx: &CompileCx, heads: usize, products: usize) -> (usize, usize) {
+    let work = products.div_ceil(AS_A_PANEL);
+    let rows = cx.shared.submission() / (heads * work);
+    (work, rows.max(cx.segment.bounds.t.div_ceil(MAX_DISPATCHES)).max(1))
 }

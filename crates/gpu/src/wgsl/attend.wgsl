@@ -2,7 +2,7 @@
 // per invocation; each block has its own maximum, sum and weighted values, and blocks are merged ascending. So
 // the sequence of operations depends on what the row sees alone. Blocks without a visible key are skipped.
 //
-// Scalars: factor of q, cap (0 for none), width of the sight, query heads to a key head.
+// Scalars: factor of q, cap (0 for none), width of the sight, query heads to a key head; last the first row.
 
 const LOG2_E = 1.4426950408889634;
 
@@ -27,7 +27,7 @@ fn main(
     let n = g.x + g.y * count.x;
     let heads = n1(0u);
     let h = n % heads;
-    let r = n / heads;
+    let r = n / heads + $FROM;
     if (r >= n2(0u)) { return; }
     let cap = scalar_f(1u);
     let width = scalar(2u);
