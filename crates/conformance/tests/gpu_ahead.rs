@@ -173,16 +173,14 @@ const MODELS: [&str; 2] = ["qwen3-tiny-Q8_0.gguf", "qwen35-tiny-mtp-Q4_0.gguf"];
 #[test]
 fn texts_are_those_of_single_steps() {
     let Some(device) = gpu::device() else { return };
-    for (name, cases) in MODELS.into_iter().zip([5, 3]) {
+    for (name, cases) in MODELS.into_iter().zip([5, 2]) {
         let Some(file) = models::tiny(name) else { return };
         check(name, &file, &device, 4000, cases);
     }
-    // Keys and values in a window, experts.
+    // Keys and values in a window.
     let Some(shared) = fixture::shared() else { return };
-    for name in ["gemma3-dense", "llama-moe"] {
-        let f = fixture::read(&shared.join("fixtures/arch-route"), name);
-        check(name, &f.file, &device, cut_law::vocab(&f.file), 1);
-    }
+    let f = fixture::read(&shared.join("fixtures/arch-route"), "gemma3-dense");
+    check("gemma3-dense", &f.file, &device, cut_law::vocab(&f.file), 1);
 }
 
 /// The first so many of the cases.
@@ -216,24 +214,27 @@ fn check(name: &str, file: &Arc<Gguf>, device: &Arc<dyn Device>, vocab: usize, c
         ("a look", plainly, Meddling { look: Some(3), ..m }),
         ("a penalty", &penalised, m),
     ];
-    for (case, make, meddling) in all.into_iter().take(cases) {
+    for (i, (case, make, meddling)) in all.into_iter().take(cases).enumerate() {
         let expected = plain.run(make(), meddling);
         let before = ahead.ahead();
         let found = ahead.run(make(), meddling);
         assert_eq!(found, expected, "{name}: {case}");
         assert!(ahead.ahead() > before + 2, "{name}: {case}: {} steps ahead", ahead.ahead() - before);
+        assert_eq!(ahead.s.memory().stats().sequences, 0, "{name}: {case}: all sequences have ended");
+        if i > 0 {
+            continue;
+        }
         // What was said goes on from the cache.
         let next = || {
             let both = make().into_iter().zip(&expected);
             let again = both.map(|(r, (said, _))| {
                 let ids = [&r.ids[..], said, &[5, 6]].concat();
-                Request::new(ids, r.params, 4)
+                Request::new(ids, r.params, 3)
             });
             again.collect::<Vec<_>>()
         };
         let expected = plain.run(next(), m);
         assert_eq!(ahead.run(next(), m), expected, "{name}: {case}, the next turn");
-        assert_eq!(ahead.s.memory().stats().sequences, 0, "{name}: {case}: all sequences have ended");
     }
     assert_eq!(plain.ahead(), 0);
 }

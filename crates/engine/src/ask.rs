@@ -47,8 +47,16 @@ impl Ask {
     }
 
     /// Forgets the lists of the step before.
-    pub fn begin(&mut self) {
+    pub fn begin(&mut self, host: &mut HostValues) {
         self.taken = NOTHING;
+        self.give(host);
+    }
+
+    /// Of lists only what is taken goes to the device.
+    fn give(&self, host: &mut HostValues) {
+        host.give(self.penalties, self.taken.penalties * 8);
+        host.give(self.biases, self.taken.biases * 8);
+        host.give(self.masks, self.taken.masks * self.words * 4);
     }
 
     /// Whether `rows` more rows of a sampler fit beside what `tally` counts, and counts them if so.
@@ -109,6 +117,7 @@ impl Ask {
             self.taken.masks += 1;
             self.taken.masks as u32 - 1
         });
+        self.give(host);
         Lists { penalties, biases: (0, 0), mask }
     }
 

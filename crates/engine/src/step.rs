@@ -207,8 +207,9 @@ impl Engine {
         self.scratch.ids.clear();
         self.scratch.shown.clear();
         if let Some(ask) = &mut self.ask {
-            ask.begin();
+            ask.begin(self.runner.host_mut());
         }
+        self.runner.host_mut().give(self.slots.embeds, 0);
     }
 
     /// Adds rows of one sequence to the step; all of them stay.
@@ -475,6 +476,7 @@ impl Engine {
             Some(rows) => {
                 tokens.fill(firth_graph::op::READY_ROW);
                 host.f32_mut(self.slots.embeds)[row * width..(row + n) * width].copy_from_slice(rows);
+                host.give(self.slots.embeds, 4 * (row + n) * width);
             }
         }
         let positions = &mut host.i32_mut(self.slots.positions)[row..row + n];

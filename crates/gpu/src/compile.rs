@@ -7,9 +7,11 @@ use std::sync::Arc;
 use firth_graph::{Extent, Extents, Graph, Layout, LoadError, Place, Plan, SegOp, Segment, Sym, Type};
 
 use crate::agree::Choice;
+pub(crate) use crate::draft::Share;
+use crate::draft::{Beside, Draft, Member};
 use crate::fold::{self, Folds, Link};
 use crate::kernels::{self, elementwise};
-use crate::module::{self, Fin, Source};
+use crate::module::{Fin, Source};
 use crate::shared::Shared;
 use crate::states::State;
 use crate::store::{self, StoredWeight};
@@ -19,11 +21,11 @@ pub const PARAM_BYTES: usize = 512;
 /// Operands that parameters describe.
 const MAX_OPERANDS: usize = 9;
 /// First word of the scalars.
-const SCALARS: usize = 27 * 4;
+pub(crate) const SCALARS: usize = 27 * 4;
 /// Scalars of a dispatch at most; the word behind them stays 0.
 const MAX_SCALARS: usize = 19;
 /// First scalar of the ops that are folded into a kernel.
-const FOLDED: usize = MAX_SCALARS - fold::MAX_SCALARS;
+pub(crate) const FOLDED: usize = MAX_SCALARS - fold::MAX_SCALARS;
 
 /// Workgroups along one axis that every adapter takes.
 pub const MAX_GROUPS: usize = 65535;
@@ -45,157 +47,6 @@ pub(crate) struct Kernel<'a> {
     pub values: Vec<(&'static str, String)>,
     pub groups: Groups,
     pub share: Share,
-}
-
-/// Whether one dispatch may serve several ops by the same kernel: their results must not depend on each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Share {
-    /// The kernel has a dispatch of its own.
-    Never,
-    /// Where the other's operand 0 has as many rows: the kernel was chosen by that.
-    SameRows,
-    /// With any other.
-    Any,
-}
-
-/// A dispatch on its way, with the ops it serves.
-pub(crate) struct Draft {
-    pub name: &'static str,
-    /// Where its first op stands in the model.
-    pub scope: String,
-    pub members: Vec<Member>,
-    parts: Vec<String>,
-    values: Vec<(&'static str, String)>,
-    sources: Vec<Source>,
-    writable: Vec<bool>,
-    /// Buffers of operands.
-    first: usize,
-    share: Share,
-    rows: Option<[Extent; 3]>,
-}
-
-/// What one op has of its own in a dispatch.
-pub(crate) struct Member {
-    /// The kernel's, then those of ops folded into it.
-    pub buffers: Vec<wgpu::Buffer>,
-    fin: Fin,
-    pub params: [u32; PARAM_BYTES / 4],
-    pub groups: Groups,
-    /// What one workgroup has to do, in rows of activations that it brings through a panel.
-    pub weight: usize,
-    /// Whether the workgroups of the member before it serve it as well, behind that.
-    pub follows: bool,
-    /// The op it is, and an op that it may follow in the same workgroups.
-    op: usize,
-    beside: Option<Beside>,
-    /// Bytes of the arena that it reads and writes.
-    reads: Vec<Range<usize>>,
-    writes: Vec<Range<usize>>,
-}
-
-/// Storage buffers of a kernel that every adapter takes, the arena among them.
-const MAX_STORAGE: usize = 8;
-/// Ops of a dispatch at most: their number is an axis of its groups.
-const MAX_MEMBERS: usize = 4;
-
-/// An op whose result a kernel reads in the functions that end it alone, each element where it writes that element.
-#[derive(Clone)]
-struct Beside {
-    op: usize,
-    /// What else it reads.
-    reads: Vec<Range<usize>>,
-    /// Whether it writes where that result is, element for element.
-    in_place: bool,
-}
-
-fn overlap(a: &[Range<usize>], b: &[Range<usize>]) -> bool {
-    a.iter().any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
-}
-
-impl Member {
-    /// Whether the order of the two matters.
-    fn depends(&self, other: &Member) -> bool {
-        overlap(&self.writes, &other.reads)
-            || overlap(&self.reads, &other.writes)
-            || overlap(&self.writes, &other.writes)
-    }
-
-    /// Whether an invocation may take its element of this op behind its element of `first`: the same invocation does, since
-    /// text and sizes are the same.
-    fn may_follow(&self, first: &Member) -> bool {
-        let shape = |m: &Member| m.params[SCALARS..SCALARS + FOLDED].to_vec();
-        self.beside.as_ref().is_some_and(|b| {
-            b.op == first.op
-                && shape(self) == shape(first)
-                && !overlap(&self.writes, &first.reads)
-                && !overlap(&b.reads, &first.writes)
-                && (b.in_place || !overlap(&self.writes, &first.writes))
-        })
-    }
-}
-
-impl Draft {
-    /// Whether another op can join: the same text, and room for its buffers.
-    fn takes(&self, other: &Draft) -> bool {
-        self.share != Share::Never
-            && self.name == other.name
-            && self.rows == other.rows
-            && self.sources == other.sources
-            && self.writable == other.writable
-            && !self.writable.contains(&true)
-            && self.members.len() < MAX_MEMBERS
-            && self.members.iter().chain(&other.members).map(|m| m.buffers.len()).sum::<usize>() < MAX_STORAGE
-            && self.values == other.values
-            && self.parts == other.parts
-    }
-
-    /// The text for as many members as there are.
-    pub fn text(&self, compact: bool) -> String {
-        let shape = module::Shape {
-            compact,
-            members: &self.members.iter().map(|m| &m.fin).collect::<Vec<_>>(),
-            follows: &self.members.iter().map(|m| m.follows).collect::<Vec<_>>(),
-            operands: &self.sources,
-            writable: &self.writable,
-            own: self.first,
-        };
-        module::text(&shape, &self.parts, &self.values)
-    }
-
-    /// Access of all members' buffers.
-    pub fn writable(&self) -> Vec<bool> {
-        let one = |m: &Member| {
-            let read_only = m.buffers.len() - self.writable.len();
-            self.writable.iter().copied().chain(std::iter::repeat_n(false, read_only))
-        };
-        self.members.iter().flat_map(one).collect()
-    }
-
-    /// Workgroups of a step; the third axis numbers the members where there are several.
-    pub fn groups(&self, x: &Extents) -> [usize; 3] {
-        groups(self.members.iter().map(|m| &m.groups), self.turns(), x)
-    }
-
-    /// Members that do not follow others.
-    pub fn turns(&self) -> usize {
-        self.members.iter().filter(|m| !m.follows).count()
-    }
-
-    /// What a workgroup has to do ([`Member::weight`]).
-    pub fn weight(&self) -> usize {
-        let one = |turn: &[Member]| turn.iter().map(|m| m.weight).sum();
-        self.members.chunk_by(|_, m| m.follows).map(one).max().unwrap_or(1)
-    }
-}
-
-/// Workgroups that serve several ops in a step, `n` of them each by workgroups of its own.
-pub(crate) fn groups<'a>(all: impl Iterator<Item = &'a Groups>, n: usize, x: &Extents) -> [usize; 3] {
-    let largest = all.map(|g| g(x)).fold([0; 3], |a, b| [a[0].max(b[0]), a[1].max(b[1]), a[2].max(b[2])]);
-    match n {
-        1 => largest,
-        _ if largest.contains(&0) => [0; 3],
-        _ => [largest[0], largest[1], n],
-    }
 }
 
 /// Operands of an op but one.

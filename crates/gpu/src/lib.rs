@@ -10,6 +10,7 @@ mod cache;
 mod compile;
 mod decode;
 mod device;
+mod draft;
 mod fold;
 mod format;
 mod kernels;

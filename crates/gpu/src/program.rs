@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use firth_graph::{Carry, Extents, HostValues, Layout, LoadError, Lost, Place, Program, Segment, Ticket};
 
 use crate::agree::Choice;
-use crate::compile::{self, CompileCx, Draft, Dry, Groups, PARAM_BYTES};
+use crate::compile::{CompileCx, Dry, Groups, PARAM_BYTES};
+use crate::draft::{self, Draft};
 use crate::shared::{Pipeline, Shared};
 
 /// How long a step may take; then the device counts as lost.
@@ -28,6 +29,14 @@ struct Dispatch {
     turns: usize,
     /// What a workgroup has to do.
     weight: usize,
+}
+
+/// A dispatch that a step starts.
+struct Launch {
+    dispatch: usize,
+    groups: [u32; 3],
+    /// What all its workgroups have to do.
+    work: usize,
 }
 
 /// Where the results of a step come back.
@@ -89,6 +98,13 @@ struct Slot {
     most: usize,
 }
 
+impl Slot {
+    /// Bytes that a step reads of an input.
+    fn given(&self, step: &Extents, host: &HostValues) -> usize {
+        self.layout.bytes(step).min(host.given(self.slot))
+    }
+}
+
 /// Where an output stays for the next step: no buffer is copied into itself.
 struct CarryBuffer {
     buffer: wgpu::Buffer,
@@ -104,6 +120,9 @@ const EXTENT_BYTES: usize = 16;
 pub(crate) struct GpuProgram {
     shared: Arc<Shared>,
     dispatches: Vec<Dispatch>,
+    /// What a step of the size `launched` starts, in order.
+    launches: Vec<Launch>,
+    launched: Option<Extents>,
     arena: wgpu::Buffer,
     extents: wgpu::Buffer,
     upload: wgpu::Buffer,
@@ -226,13 +245,15 @@ impl GpuProgram {
         let mut dispatches = Vec::with_capacity(drafts.len());
         let mut first = 0;
         for d in drafts {
-            let pipeline = shared.pipeline(d.name, &d.text(shared.compact), &d.writable())?;
+            let pipeline = shared.pipeline(d.name, &d.text(shared.compact), &d.access())?;
             let next = first + d.members.len();
             dispatches.push(fixed.bind(&shared.conn.device, first, pipeline, d));
             first = next;
         }
         shared.alive()?;
         Ok(GpuProgram {
+            launches: Vec::with_capacity(dispatches.len()),
+            launched: None,
             dispatches,
             arena,
             extents,
@@ -258,7 +279,7 @@ impl GpuProgram {
             self.staged.extend((n as u32).to_le_bytes());
         }
         for r in &self.reads {
-            let n = r.layout.bytes(step);
+            let n = r.given(step, host);
             self.staged.extend(&host.bytes(r.slot)[..n]);
             self.staged.resize(self.staged.len().next_multiple_of(4), 0);
         }
@@ -266,25 +287,23 @@ impl GpuProgram {
     }
 
     /// Encodes and submits a step: one pass, or where it is long several. Returns the last submission and the dispatches.
-    fn send(&self, step: &Extents, carried: &[Carry], readback: &Readback) -> (wgpu::SubmissionIndex, u64) {
+    fn send(&self, step: &Extents, host: &HostValues, readback: &Readback) -> wgpu::SubmissionIndex {
         let conn = &self.shared.conn;
         let mut encoder = conn.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(&self.upload, 0, &self.extents, 0, EXTENT_BYTES as u64);
         let mut from = EXTENT_BYTES;
         for r in &self.reads {
-            let n = padded(r.layout.bytes(step));
+            let n = padded(r.given(step, host));
             if n > 0 {
                 encoder.copy_buffer_to_buffer(&self.upload, from as u64, &self.arena, r.at as u64, n as u64);
             }
             from += n;
         }
-        self.take_carried(carried, &mut encoder);
-        let (mut next, mut started) = (0, 0);
+        self.take_carried(host.carried(), &mut encoder);
+        let mut next = 0;
         loop {
-            let n;
-            (next, n) = self.pass(step, &mut encoder, next);
-            started += n;
-            if next == self.dispatches.len() {
+            next = self.pass(&mut encoder, next);
+            if next == self.launches.len() {
                 break;
             }
             conn.queue.submit([encoder.finish()]);
@@ -297,7 +316,7 @@ impl GpuProgram {
             to += n;
         }
         self.leave_carried(step, &mut encoder);
-        (conn.queue.submit([encoder.finish()]), started)
+        conn.queue.submit([encoder.finish()])
     }
 
     /// Copies what the step before left.
@@ -321,27 +340,41 @@ impl GpuProgram {
         }
     }
 
-    /// A pass of the dispatches from `first` on, as many as one submission takes; the first that is left, and how many were
-    /// started.
-    fn pass(&self, step: &Extents, encoder: &mut wgpu::CommandEncoder, first: usize) -> (usize, u64) {
+    /// Finds what a step of this size starts; of steps that decode one is like the other.
+    fn launch(&mut self, step: &Extents) {
+        if self.launched == Some(*step) {
+            return;
+        }
+        self.launches.clear();
+        for (i, d) in self.dispatches.iter().enumerate() {
+            let [x, y, z] = draft::groups(d.groups.iter(), d.turns, step);
+            if x * y * z > 0 {
+                self.launches.push(Launch {
+                    dispatch: i,
+                    groups: [x, y, z].map(|n| n as u32),
+                    work: x * y * z * d.weight,
+                });
+            }
+        }
+        self.launched = Some(*step);
+    }
+
+    /// A pass of the launches from `first` on, as many as one submission takes; the first that is left.
+    fn pass(&self, encoder: &mut wgpu::CommandEncoder, first: usize) -> usize {
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        let (mut work, mut started) = (0, 0);
+        let mut work = 0;
         let most = self.shared.submission();
-        for (i, d) in self.dispatches.iter().enumerate().skip(first) {
-            let [x, y, z] = compile::groups(d.groups.iter(), d.turns, step);
-            if x * y * z == 0 {
-                continue;
-            }
-            work += x * y * z * d.weight;
+        for (i, l) in self.launches.iter().enumerate().skip(first) {
+            work += l.work;
             if work > most && i > first {
-                return (i, started);
+                return i;
             }
-            started += 1;
+            let (d, [x, y, z]) = (&self.dispatches[l.dispatch], l.groups);
             pass.set_pipeline(&d.pipeline);
             pass.set_bind_group(0, &d.bind, &[]);
-            pass.dispatch_workgroups(x as u32, y as u32, z as u32);
+            pass.dispatch_workgroups(x, y, z);
         }
-        (self.dispatches.len(), started)
+        self.launches.len()
     }
 
     fn lost(&self, reason: String) -> Lost {
@@ -435,13 +468,14 @@ impl Program for GpuProgram {
         assert!(self.flights.len() < FLIGHTS, "at most {FLIGHTS} steps of a program are in flight");
         self.shared.check()?;
         let start = Instant::now();
+        self.launch(&step);
         self.stage(&step, host);
         let ticket = Ticket(self.submitted + 1);
         // Neighbouring steps take turns.
         let readback = (ticket.0 % FLIGHTS as u64) as usize;
         self.readbacks[readback].choose(&self.writes, &step, host);
         let to = &self.readbacks[readback];
-        let (submission, started) = self.send(&step, host.carried(), to);
+        let submission = self.send(&step, host, to);
         self.shared.check()?;
         let back = to.bytes();
         if back > 0 {
@@ -453,7 +487,7 @@ impl Program for GpuProgram {
         }
         if let Some(t) = &mut self.times {
             t.encode += start.elapsed();
-            t.dispatches += started;
+            t.dispatches += self.launches.len() as u64;
             t.steps += 1;
         }
         self.flights.push_back(Flight { ticket, readback, submission });

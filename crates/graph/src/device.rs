@@ -207,12 +207,17 @@ struct HostSlot {
     bytes: usize,
     /// The bytes that are read of what the next step writes, ascending; all of them where there is no list.
     wanted: Option<Vec<Range<usize>>>,
+    /// Bytes from the first on that the next step may read of an input.
+    given: usize,
 }
 
 impl HostValues {
     /// One slot per size in bytes, zeroed.
     pub fn new(sizes: &[usize]) -> Self {
-        let slot = |&bytes: &usize| HostSlot { words: vec![0; bytes.div_ceil(16)], bytes, wanted: None };
+        let slot = |&bytes: &usize| {
+            let words = vec![0; bytes.div_ceil(16)];
+            HostSlot { words, bytes, wanted: None, given: bytes }
+        };
         HostValues { slots: sizes.iter().map(slot).collect(), carried: Vec::new() }
     }
 
@@ -278,6 +283,17 @@ impl HostValues {
     /// The bytes that are read of slot `i`; `None` where all of it is.
     pub fn wanted(&self, i: usize) -> Option<&[Range<usize>]> {
         self.slots[i].wanted.as_deref()
+    }
+
+    /// Of input slot `i` a step reads the first `n` bytes at most, until something else is said: devices need not take the
+    /// rest. All of it where nothing is said.
+    pub fn give(&mut self, i: usize, n: usize) {
+        self.slots[i].given = n;
+    }
+
+    /// Bytes that a step may read of input slot `i`.
+    pub fn given(&self, i: usize) -> usize {
+        self.slots[i].given
     }
 
     /// Makes room for `n` entries of [`carry`](Self::carry).

@@ -58,7 +58,7 @@ impl Head {
     /// Begins a run.
     pub fn begin(&mut self) {
         self.rows = 0;
-        self.ask.begin();
+        self.ask.begin(self.runner.host_mut());
     }
 
     /// Asks what follows the token `id` at `index` of a sequence with these pages, where `hidden` is the
