@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use firth::{Device, Dtype, EngineOptions, LogitsOptions};
 use firth_conformance::{cut_law as law, fixture, gpu, models, wgsl};
@@ -49,23 +50,39 @@ fn error(f: &fixture::Fixture, device: &Arc<dyn Device>) -> Result<f64, String> 
 fn fixtures_agree_with_the_reference() {
     let (Some(shared), Some(device)) = (fixture::shared(), gpu::device()) else { return };
     let filter = std::env::var("FIRTH_FIXTURE").unwrap_or_default();
-    let (mut wrong, mut worst, mut n) = (Vec::new(), 0.0f64, 0);
-    for folder in ["arch", "arch-route"] {
-        let dir = shared.join("fixtures").join(folder);
-        for name in fixture::names(&dir).iter().filter(|n| n.contains(&filter)) {
-            let f = fixture::read(&dir, name);
+    let folders = ["arch", "arch-route"].map(|folder| shared.join("fixtures").join(folder));
+    let mut all = Vec::new();
+    for dir in &folders {
+        all.extend(fixture::names(dir).into_iter().map(|name| dir.join(name)));
+    }
+    all.retain(|path| path.file_name().is_some_and(|n| n.to_string_lossy().contains(&filter)));
+    let next = AtomicUsize::new(0);
+    // Most of the time a driver compiles, on one core.
+    let some = || {
+        let mut found = Vec::new();
+        while let Some(path) = all.get(next.fetch_add(1, Relaxed)) {
+            let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { continue };
+            let f = fixture::read(dir, &name.to_string_lossy());
             let arch = f.file.metadata().require_str("general.architecture").expect("a name");
-            if !firth_models::architectures().any(|a| a == arch) {
-                continue;
+            if firth_models::architectures().any(|a| a == arch) {
+                let outcome = error(&f, &device);
+                println!("{}: {outcome:?}", path.display());
+                found.push((path, outcome));
             }
-            let start = std::time::Instant::now();
-            let outcome = error(&f, &device);
-            println!("{folder}/{name}: {outcome:?}, {:.1} s", start.elapsed().as_secs_f64());
-            n += 1;
-            match outcome {
-                Ok(e) if e <= BOUND => worst = worst.max(e),
-                other => wrong.push(format!("{folder}/{name}: {other:?}")),
-            }
+        }
+        found
+    };
+    let found = std::thread::scope(|scope| {
+        let other = scope.spawn(some);
+        let mut found = some();
+        found.extend(other.join().expect("no fixture panics"));
+        found
+    });
+    let (mut wrong, mut worst, n) = (Vec::new(), 0.0f64, found.len());
+    for (path, outcome) in found {
+        match outcome {
+            Ok(e) if e <= BOUND => worst = worst.max(e),
+            other => wrong.push(format!("{}: {other:?}", path.display())),
         }
     }
     println!("{n} fixtures, worst {worst:.2e}");

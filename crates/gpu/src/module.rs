@@ -100,8 +100,14 @@ pub fn text(shape: &Shape, parts: &[String], values: &[(&str, String)]) -> Strin
         body = in_turn(&body, shape.follows);
     }
     let main = body.find("fn main(").expect("an entry point") + "fn main(".len();
-    let start = main + body[main..].find(") {
-").expect("a body") + 4;
+    let start = main
+        + body[main..]
+            .find(
+                ") {
+",
+            )
+            .expect("a body")
+        + 4;
     if n > 1 && !follows {
         body.insert_str(start, "    PB = g.z * 32u;\n");
     }
