@@ -62,6 +62,10 @@ fn weights(random: &mut Random, dtype: Dtype, k: usize, n: usize) -> Vec<u8> {
         }
         if dtype.name() == "MXFP4" {
             block[0] = [0, 1, 2, 120, 127, 130][i % 6];
+            if i % 7 == 3 {
+                // The greatest value.
+                block[1..].fill(0x77);
+            }
         }
         for &at in halves(dtype) {
             let scale = match i % 5 {
@@ -82,6 +86,14 @@ fn activations(random: &mut Random, k: usize, rows: usize) -> Vec<f32> {
             4 => block.fill(-3.5),
             5 => block.fill(1e-37),
             6 => block[7] = 1e5,
+            _ => {}
+        }
+    }
+    // All 127, or all -127, for blocks of 256 too: what sums in 16 bits have to hold.
+    for (i, block) in x.chunks_mut(256).enumerate() {
+        match i % 11 {
+            2 => block.fill(3.5),
+            7 => block.fill(-3.5),
             _ => {}
         }
     }

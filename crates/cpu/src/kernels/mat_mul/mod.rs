@@ -16,6 +16,7 @@ use firth_simd::Level;
 use crate::act::{Act, ActLayout, TILE_ROWS};
 use crate::operand::{Cx, Operand, Rows};
 use crate::panel::{self, OutRows, PanelLayout, Product};
+use crate::pool::own_chunks;
 use crate::program::CompileCx;
 use crate::step::{Args, Kernel, Step, Worker};
 use crate::store::StoredWeight;
@@ -64,9 +65,14 @@ impl Cut {
     /// The tiles and the panels of a chunk.
     fn of(&self, chunk: usize, panels: usize) -> (Range<usize>, Range<usize>) {
         let (block, part) = (chunk / self.parts, chunk % self.parts);
-        let range = |i: usize, per: usize, n: usize| (i * per).min(n)..((i + 1) * per).min(n);
-        let tiles = self.layout.tiles();
-        (range(block, tiles.div_ceil(self.blocks), tiles), range(part, self.per, panels))
+        let panels = part * self.per..((part + 1) * self.per).min(panels);
+        (own_chunks(self.layout.tiles(), block, self.blocks), panels)
+    }
+
+    /// Tiles of a block by themselves: as high as among all, since they are many or all.
+    fn alone(&self, tiles: &Range<usize>) -> ActLayout {
+        let (all, last) = (self.layout, tiles.end - 1);
+        ActLayout { rows: (last - tiles.start) * all.height() + all.tile_rows(last), ..all }
     }
 }
 
@@ -99,11 +105,9 @@ impl Step for MatMul {
         let y = cx.rows(&self.y);
         let cut = Cut::new(l, y.n(), self.threads);
         let (tiles, range) = cut.of(chunk, l.panels());
-        let Some(last) = tiles.clone().next_back() else { return };
-        let (all, height) = (cut.layout, cut.layout.height());
+        let (all, layout, height) = (cut.layout, cut.alone(&tiles), cut.layout.height());
         let first = tiles.start * height;
-        let layout = ActLayout { rows: last * height + all.tile_rows(last) - first, ..all };
-        assert!(cut.blocks == 1 || layout.height() == height, "tiles of a block are those of all rows");
+        assert_eq!(layout.height(), height, "tiles of a block are those of all rows");
         let act = Act { layout, data: &self.acts.region.as_slice()[all.tile_range(tiles.start).start..] };
         let (base, stride) = y.raw();
         // SAFETY: the result is dense, rows of `stride` bytes; this chunk alone writes these columns of these rows.
@@ -182,12 +186,14 @@ mod tests {
     #[test]
     fn chunks_of_a_product_cover_it_once() {
         let l = PanelLayout::new(Dtype::Q4_K, 512, 1000).unwrap();
-        for rows in [0, 1, 7, 12, 13, 191, 384, 385, 389, 512, 577, 1030] {
-            for threads in [1, 2, 3, 16] {
+        for rows in [0, 1, 7, 12, 13, 191, 384, 385, 389, 512, 577, 1030, 5569] {
+            for threads in [1, 2, 3, 16, 29] {
                 let cut = Cut::new(&l, rows, threads);
                 let mut seen = vec![0; cut.layout.tiles() * l.panels()];
                 for chunk in 0..cut.chunks() {
                     let (tiles, panels) = cut.of(chunk, l.panels());
+                    let heights = (cut.alone(&tiles).height(), cut.layout.height());
+                    assert_eq!(heights.0, heights.1, "{rows} rows, {threads} threads");
                     for tile in tiles {
                         panels.clone().for_each(|p| seen[tile * l.panels() + p] += 1);
                     }
