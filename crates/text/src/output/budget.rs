@@ -147,8 +147,16 @@ impl Constraint for ThoughtBudget {
         };
         let added = piece.len();
         self.text.extend_from_slice(piece);
-        let next = if astray { At::Outside { used: self.limit } } else { self.behind(added) };
-        self.taken.push_back((std::mem::replace(&mut self.at, next), added));
+        let before = self.at;
+        if astray {
+            // An end that may not begin here, within a character say, is asked for again; one that has begun is let be.
+            self.at = match before {
+                At::Ending(0) => At::Inside { used: self.limit },
+                _ => At::Outside { used: self.limit },
+            };
+        }
+        self.at = self.behind(added);
+        self.taken.push_back((before, added));
         self.trim();
         Ok(())
     }
@@ -238,6 +246,43 @@ mod tests {
         assert_eq!(only(&mut b), None);
         b.accept(1).unwrap();
         assert_eq!(only(&mut b), Some(3));
+    }
+
+    /// Lets no thoughts end behind the token `b`, as a grammar does within a character.
+    struct NotBehindB(Vec<u32>);
+
+    impl Constraint for NotBehindB {
+        fn mask(&mut self, out: &mut [u32]) -> Result<(), ConstraintError> {
+            out.fill(if self.0.last() == Some(&1) { !(1 << 3) } else { u32::MAX });
+            Ok(())
+        }
+
+        fn accept(&mut self, id: u32) -> Result<(), ConstraintError> {
+            self.0.push(id);
+            Ok(())
+        }
+
+        fn rollback(&mut self, n: usize) {
+            self.0.truncate(self.0.len() - n);
+        }
+    }
+
+    #[test]
+    fn what_may_not_end_yet_ends_where_it_may() {
+        let inner: Box<dyn Constraint> = Box::new(NotBehindB(Vec::new()));
+        let format = OutputFormat::detect("<think> </think>");
+        let mut b = ThoughtBudget::new(vocab(), format, "<think>", 1, "", Some(inner)).ok().unwrap();
+        for id in [1, 1, 0] {
+            b.accept(id).unwrap();
+        }
+        assert_eq!(only(&mut b), Some(3));
+        b.rollback(1);
+        let mut mask = [0];
+        b.mask(&mut mask).unwrap();
+        assert_eq!(mask[0], !(1 << 3), "the end may not come here");
+        b.accept(0).unwrap();
+        b.accept(3).unwrap();
+        assert_eq!(only(&mut b), None, "the answer is free");
     }
 
     #[test]
