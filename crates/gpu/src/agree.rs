@@ -55,15 +55,24 @@ impl Agreed {
         *lock(&self.subgroups)
     }
 
-    /// Whether sums by subgroups may be used. Says so where they differ.
+    /// Whether sums by subgroups may be used. Says so where they differ, or where they cannot be tried.
     pub fn ask_subgroups(&self, shared: &Arc<Shared>, segment: &Segment) -> Result<bool, LoadError> {
         if let Some(found) = self.sums() {
             return Ok(found);
         }
-        let equal = sums(shared, segment)?;
-        if !equal {
-            tracing::warn!("{}: sums by subgroups are not used: their bits differ", shared.name);
-        }
+        let not_used = |why: &str| tracing::warn!("{}: sums by subgroups are not used: {why}", shared.name);
+        let equal = match sums(shared, segment) {
+            Ok(true) => true,
+            Ok(false) => {
+                not_used("their bits differ");
+                false
+            }
+            Err(e) => {
+                shared.alive()?;
+                not_used(&e.to_string());
+                false
+            }
+        };
         *lock(&self.subgroups) = Some(equal);
         Ok(equal)
     }

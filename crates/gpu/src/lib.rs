@@ -1,8 +1,9 @@
 //! The GPU device: WGSL kernels on whatever adapter `wgpu` finds (Vulkan, Metal, DX12).
 //!
-//! Kernels ask for nothing beyond the base of WebGPU: 8 storage buffers, bindings of 128 MiB, 16 KiB of
-//! workgroup memory, 256 invocations, no subgroups, no 16-bit floats. Shapes are parameters of a kernel;
-//! number types and tile sizes are what it is generated for.
+//! Kernels need nothing beyond the base of WebGPU: 8 storage buffers, bindings of 128 MiB, 16 KiB of
+//! workgroup memory, 256 invocations, no subgroups, no 16-bit floats. Where an adapter has subgroups, sums of
+//! rows run among their invocations, with equal bits. Shapes are parameters of a kernel; number types and tile
+//! sizes are what it is generated for.
 
 mod adapter;
 mod agree;

@@ -274,6 +274,10 @@ pub fn cases() -> Vec<Case> {
             out.push(Layer { sinks: true, softcap: 3.0, ..layer });
         }
     }
+    // Work for more than one submission of an adapter that is a CPU: several dispatches, and steps that need fewer.
+    let steps = vec![vec![(0, 50), (1, 4)], vec![(0, 1)], vec![(1, 52), (0, 1)]];
+    let (key_dim, value_dim) = (256, 256);
+    out.push(Layer { dtype: Dtype::F16, key_dim, value_dim, group: 16, steps, ..plain("many heads") });
     let mut choices = Vec::new();
     for (ratio, n) in [(4, 5), (1, 30), (3, 7), (64, 1), (16, 9)] {
         for (dtype, tail, in_key) in
