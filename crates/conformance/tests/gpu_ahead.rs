@@ -275,6 +275,30 @@ fn what_fails_in_flight_is_computed_again() {
     }
 }
 
+/// Pages that run out while a step is under way: who is parked says the same.
+#[test]
+fn who_is_parked_in_flight_says_the_same() {
+    let (Some(file), Some(device)) = (models::tiny(MODELS[0]), gpu::device()) else { return };
+    // Two pages each for the prompts, and a third for the texts.
+    let make = || -> Vec<Request> {
+        let mut r = Random(5);
+        let mut one = |i: u64| {
+            let ids = (0..100 + 7 * i).map(|_| r.below(4000) as u32).collect();
+            Request::new(ids, Params { temperature: 0.9, seed: i, ..Params::default() }, 45)
+        };
+        (0..3).map(&mut one).collect()
+    };
+    let expected = side(&file, &device, false, &options()).run(make(), Meddling::default());
+    let mut few = EngineOptions { cache_bytes: 0, ..options() };
+    let plan = firth_engine::plan_only(&file, std::slice::from_ref(&device), &few).expect("it fits");
+    let pages: u64 = plan.states.iter().map(|(_, bytes, n)| (bytes * n) as u64).sum();
+    few.max_bytes = Some(plan.weight_bytes.iter().sum::<u64>() + plan.scratch_bytes + pages * 2 / 3);
+    let mut few = side(&file, &device, true, &few);
+    assert_eq!(few.run(make(), Meddling::default()), expected);
+    assert!(few.s.parked() > 0 && few.ahead() > 30, "{} parked, {} ahead", few.s.parked(), few.ahead());
+    assert_eq!(few.s.memory().stats().sequences, 0);
+}
+
 /// A lost adapter ends both steps.
 #[test]
 fn an_adapter_lost_in_flight_is_an_error() {

@@ -90,7 +90,7 @@ impl StopReason {
     }
 }
 
-/// Places in a draft that are counted one by one; no longer draft is worth its rows.
+/// Places in a draft that are counted one by one; of longer drafts the rest is in the sums alone.
 pub const DRAFT_PLACES: usize = 16;
 
 /// Counts and times of a request.

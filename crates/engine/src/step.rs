@@ -264,8 +264,9 @@ impl Engine {
         copied
     }
 
-    /// Gives up a plan that is not to be computed.
+    /// Gives up a plan that is not to be computed, and what steps under way compute.
     pub fn abandon(&mut self) {
+        self.runner.give_up();
         self.memory.abort();
     }
 

@@ -174,7 +174,10 @@ impl Runner {
         self.host.carry_none();
         match submitted {
             Ok(ticket) => self.under_way.extend(ticket),
-            Err(e) => return Err(self.drop_all(e)),
+            Err(e) => {
+                self.give_up();
+                return Err(e);
+            }
         }
         Ok(())
     }
@@ -194,20 +197,20 @@ impl Runner {
     /// A device is lost; no step is under way any more.
     pub fn finish(&mut self) -> Result<(), Lost> {
         if let (Some(program), Some(ticket)) = (self.programs.last_mut(), self.under_way.pop_front()) {
-            program.finish(ticket, &mut self.host).map_err(|e| self.drop_all(e))?;
+            program.finish(ticket, &mut self.host).inspect_err(|_| self.give_up())?;
         }
         self.steps += 1;
         Ok(())
     }
 
     /// Lets the steps under way end, whatever comes of them.
-    fn drop_all(&mut self, e: Lost) -> Lost {
+    pub fn give_up(&mut self) {
+        self.host.carry_none();
         if let Some(program) = self.programs.last_mut() {
             for ticket in self.under_way.drain(..) {
                 let _ = program.finish(ticket, &mut self.host);
             }
         }
-        e
     }
 
     /// Steps run so far.

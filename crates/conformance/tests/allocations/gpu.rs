@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use firth::{Device, EngineOptions, Params};
 use firth_conformance::gpu;
-use firth_engine::{Engine, Feed, Sampler, Seq, Want};
+use firth_engine::{Engine, Feed, Request, Sampler, Scheduler, Seq, Want};
 use firth_gguf::Gguf;
 
 use crate::counter::{expected, owners};
@@ -44,9 +44,23 @@ impl Decoding {
     }
 }
 
+/// Ticks of a scheduler, whose steps start before those before them are read.
+fn check_ahead(name: &str, file: &Arc<Gguf>, device: Arc<dyn Device>) {
+    let Decoding { mut engine, seq, .. } = Decoding::new(file, device);
+    engine.close(seq);
+    let mut s = Scheduler::new(engine);
+    let params = Params { seed: 3, ..Params::default() };
+    s.submit(Request::new(vec![1], params, FIRST + STEPS)).expect("a fair request");
+    let mut tick = || s.tick(&mut |_, _| ControlFlow::Continue(())).expect("the device works");
+    (0..FIRST).for_each(|_| tick());
+    let ours: Vec<String> = owners(&mut tick).into_iter().filter(|o| o.starts_with("firth")).collect();
+    assert!(ours.is_empty(), "{name}: a tick on the GPU allocated in {ours:?}");
+}
+
 /// Decoded tokens of a model on the first adapter.
 pub fn check(name: &str, file: &Arc<Gguf>) {
     let Some(device) = gpu::device() else { return };
+    check_ahead(name, file, device.clone());
     let mut d = Decoding::new(file, device);
     (0..FIRST).for_each(|_| d.one());
     let ours: Vec<String> = owners(|| d.one()).into_iter().filter(|o| o.starts_with("firth")).collect();
