@@ -388,3 +388,28 @@ impl Collected {
         on(delta)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use firth_gguf::Value as Key;
+
+    use super::*;
+
+    #[test]
+    fn a_load_is_told_that_there_is_no_vocabulary() {
+        let mut file = Arc::into_inner(crate::bundled().unwrap()).unwrap();
+        file.metadata_mut().insert("tokenizer.ggml.model", Key::Str("none of them".into()));
+        let mut told = false;
+        let loaded = with_text(&Arc::new(file), |no_text| {
+            let start = Instant::now();
+            while !told && start.elapsed() < Duration::from_secs(60) {
+                told = no_text.load(Ordering::Relaxed);
+                std::thread::yield_now();
+            }
+        });
+        assert!(told);
+        assert!(loaded.is_err_and(|e| e.to_string().contains("none of them")));
+    }
+}

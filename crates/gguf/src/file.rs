@@ -309,7 +309,6 @@ fn shard(key: &'static str, found: u64, expected: u64) -> Problem {
     Problem::Shard { key, found, expected }
 }
 
-/// The number of files of the model that a file belongs to.
 /// A file that is not there, as the shard that it is.
 fn missing_shard(e: GgufError, no: u32, count: u32) -> GgufError {
     match e {
@@ -320,6 +319,7 @@ fn missing_shard(e: GgufError, no: u32, count: u32) -> GgufError {
     }
 }
 
+/// The number of files of the model that a file belongs to.
 fn shard_count(path: &Path, header: &Header) -> Result<u32, GgufError> {
     let count = in_file(path, header.metadata.u32("split.count").map_err(Problem::from))?;
     match count.unwrap_or(1) {

@@ -205,7 +205,7 @@ fn engine(app: &App, out: &mut String) {
         ("plan_changes_total", "Plans made since the model was loaded.", app.service.plan_changes() as f64),
         (
             "allocations_total",
-            "Heap allocations of steps on the engine's thread.",
+            "Heap allocations of steps on the engine's thread, those of a GPU's library too.",
             get(&c.allocations) as f64,
         ),
         (

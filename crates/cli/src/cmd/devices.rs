@@ -159,7 +159,7 @@ fn parts(plan: &Plan, device: usize) -> Vec<String> {
     for (spec, _) in here.filter(|(spec, _)| !spec.uses.is_empty()) {
         let of_layer = spec.name.strip_prefix("blk.").and_then(|n| n.split_once('.'));
         match of_layer.and_then(|(layer, name)| Some((layer.parse::<usize>().ok()?, name))) {
-            Some((layer, name)) if name.contains("_exps") => _ = experts.insert(layer),
+            Some((layer, name)) if name.contains("exps.") => _ = experts.insert(layer),
             Some((layer, _)) => _ = layers.insert(layer),
             None => others.push(spec.name.clone()),
         }
