@@ -619,7 +619,7 @@ unsafe fn half_sub<S: Simd, B: Super, const NR: usize, const NH: usize>(
                         continue;
                     }
                     short[r] = s.dot_pairs(short[r], w, a);
-                    if (g + 1) % run == 0 || g + 1 == B::SUB / 4 {
+                    if (g + 1).is_multiple_of(run) || g + 1 == B::SUB / 4 {
                         isum[r][h] = s.madd16(isum[r][h], short[r], both);
                         short[r] = s.splat_i(0);
                     }

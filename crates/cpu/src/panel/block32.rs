@@ -182,7 +182,7 @@ unsafe fn half_sums<S: Simd, B: Block, const NR: usize>(
                 continue;
             }
             short[r] = s.dot_pairs(short[r], w, a);
-            if (g + 1) % run == 0 {
+            if (g + 1).is_multiple_of(run) {
                 acc[r] = s.madd16(acc[r], short[r], ones);
                 short[r] = s.splat_i(0);
             }
