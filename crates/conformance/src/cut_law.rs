@@ -59,6 +59,27 @@ pub fn cells(
     out
 }
 
+/// Holds every cell against the base of a sequence of `n` tokens.
+///
+/// # Panics
+/// A row differs, or the model does not load.
+#[track_caller]
+pub fn check(name: &str, file: &Arc<Gguf>, n: usize, cells: &[Cell]) {
+    let mut law = Law::new(file, n);
+    for cell in cells {
+        let first = law.first_difference(cell).expect("a model of the tests loads");
+        assert_eq!(first, None, "{name}: first row that differs; {cell}");
+    }
+}
+
+/// Cells for one of many small models: token by token, and uneven steps with three mates.
+pub fn few_cells() -> Vec<Cell> {
+    let own = [Level::detect()];
+    let mut all = cells(&[Dtype::F32], &own, &[1], &[0], &[&[1]]);
+    all.extend(cells(&[Dtype::F32], &own, &[2], &[3], &[&[7, 1, 32]]));
+    all
+}
+
 /// Ids spread over a vocabulary.
 pub fn ids(n: usize, vocab: usize) -> Vec<u32> {
     let mut r = Random(n as u64);

@@ -2,25 +2,12 @@
 //! shared them, on threads, or on the instruction set. `cargo xtask cut-law` runs the whole matrix; here stands
 //! what takes seconds.
 
-use std::sync::Arc;
-
 use firth::{Dtype, LogitsOptions};
-use firth_conformance::cut_law::{self, CUTS, Cell, Law, cells};
+use firth_conformance::cut_law::{self, CUTS, cells, check, few_cells};
 use firth_conformance::mixture::{Did, Mixtures};
 use firth_conformance::{fixture, models};
 use firth_cpu::Level;
 use firth_engine::EngineError;
-use firth_gguf::Gguf;
-
-/// Every cell against one base.
-#[track_caller]
-fn check(name: &str, file: &Arc<Gguf>, n: usize, cells: &[Cell]) {
-    let mut law = Law::new(file, n);
-    for cell in cells {
-        let first = law.first_difference(cell).expect("a model of the tests loads");
-        assert_eq!(first, None, "{name}: first row that differs; {cell}");
-    }
-}
 
 /// Levels that are fast everywhere, and the plain ones, whose every lane is a call.
 fn levels() -> (Vec<Level>, Vec<Level>) {
@@ -70,8 +57,7 @@ fn every_architecture() {
             assert!(matches!(cut, Err(EngineError::Whole { held: 7, found: 1, .. })), "{name}: {cut:?}");
             continue;
         }
-        check(name, &f.file, n, &cells(&[Dtype::F32], &own, &[1], &[0], &[&[1]]));
-        check(name, &f.file, n, &cells(&[Dtype::F32], &own, &[2], &[3], &[&[7, 1, 32]]));
+        check(name, &f.file, n, &few_cells());
     }
 }
 

@@ -1,5 +1,8 @@
 //! What no fixture reaches: fixtures with other keys and tensors, against formulas in f64 and against one another.
 
+use std::sync::Arc;
+
+use firth_conformance::cut_law;
 use firth_conformance::fixture::{self, Fixture, Replaced};
 use firth_conformance::formula::MinimaxM3;
 use firth_gguf::{Gguf, Value};
@@ -31,6 +34,11 @@ fn changed(mut d: Json, keys: &[(&str, i64)], shapes: &[(&str, &[u64])]) -> Json
 
 fn run(file: Gguf, tokens: &[u32]) -> Result<Vec<f32>, String> {
     logits(&Fixture { file: file.into(), tokens: tokens.to_vec(), logits: Vec::new() })
+}
+
+fn check_cuts(name: &str, file: &Gguf) {
+    let file = Arc::new(fixture::edited(file, Vec::new(), Vec::new()));
+    cut_law::check(name, &file, 75, &cut_law::few_cells());
 }
 
 fn tokens(n: u32) -> Vec<u32> {
@@ -72,6 +80,7 @@ fn blocks_of_keys_are_chosen_by_each_head() {
         println!("{n} blocks of {ratio}, the last {local}: {error:.2e}, from all keys {apart:.2e}");
         assert!(error <= BOUND && apart > 1e-4, "{n} blocks of {ratio}: {error}, from all keys {apart}");
     }
+    check_cuts("blocks of keys", &file(4, 3, 1));
     let refused = run(file(4, 3, 4), &tokens).expect_err("more last blocks than blocks");
     assert!(refused.contains("local_blocks"), "{refused}");
 }
@@ -117,6 +126,7 @@ fn experts_are_named_by_a_table() {
             fixture::edited(&f.file, vec![key("expert_used_count", 1)], (0..layers).map(bias).collect());
         assert!(by_table == run(preferred, &tokens).expect("a model"), "expert {e}");
     }
+    check_cuts("a table of experts", &named(1, table(layers, 1, |t, _| t as i32 % 2)));
     let refused = run(named(1, table(layers, 1, |t, _| if t == 9 { 2 } else { 0 })), &f.tokens);
     let refused = refused.expect_err("an expert that there is not");
     assert!(refused.contains("ffn_gate_tid2eid") && refused.contains("2 for token 9"), "{refused}");
@@ -149,6 +159,7 @@ fn experts_of_a_group_share_a_small_one() {
     let chunks = grouped.tensors().iter().filter(|t| t.name.contains("chexps")).map(pairs).collect();
     let alone = fixture::edited(&file(1, 4), Vec::new(), chunks);
     let tokens = tokens(40);
+    check_cuts("groups of experts", &grouped);
     let [grouped, alone] = [grouped, alone].map(|f| run(f, &tokens).expect("a model"));
     assert!(grouped == alone);
     let refused = run(file(3, 4), &tokens).expect_err("four experts in groups of three");
