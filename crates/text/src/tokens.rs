@@ -1,6 +1,10 @@
 //! The token table: texts, types, scores, and the way from a text to its id.
 
-use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::ops::Range;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 
 /// What a token is, by `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,12 +51,20 @@ struct Token {
     control: bool,
 }
 
+impl Token {
+    fn range(&self) -> Range<usize> {
+        self.start..self.end
+    }
+}
+
 /// Every token by id, and ids by text.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens {
     bytes: Vec<u8>,
     tokens: Vec<Token>,
-    ids: HashMap<Vec<u8>, u32>,
+    /// Ids by their texts' hashes: a text stands in `bytes` alone.
+    ids: HashTable<u32>,
+    hash: RandomState,
     /// Length in bytes of the longest text.
     longest: usize,
 }
@@ -60,11 +72,14 @@ pub(crate) struct Tokens {
 impl Tokens {
     /// Adds the next token; an id that already has this text is returned as an error.
     pub(crate) fn push(&mut self, text: &[u8], kind: TokenType, score: f32) -> Result<(), u32> {
-        let id = self.tokens.len() as u32;
-        if let Some(&other) = self.ids.get(text) {
+        let hash = self.hash.hash_one(text);
+        if let Some(other) = self.find(hash, text) {
             return Err(other);
         }
-        self.ids.insert(text.to_vec(), id);
+        let id = self.tokens.len() as u32;
+        let Tokens { bytes, tokens, ids, hash: state, .. } = self;
+        let rehash = |&id: &u32| state.hash_one(&bytes[tokens[id as usize].range()]);
+        ids.insert_unique(hash, id, rehash);
         let start = self.bytes.len();
         self.bytes.extend_from_slice(text);
         let control = kind == TokenType::Control;
@@ -73,17 +88,29 @@ impl Tokens {
         Ok(())
     }
 
+    /// Makes room for `n` tokens of `n_bytes` together.
+    pub(crate) fn reserve(&mut self, n: usize, n_bytes: usize) {
+        self.bytes.reserve(n_bytes);
+        self.tokens.reserve(n);
+        let Tokens { bytes, tokens, ids, hash, .. } = self;
+        ids.reserve(n, |&id| hash.hash_one(&bytes[tokens[id as usize].range()]));
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.tokens.len()
     }
 
     pub(crate) fn id(&self, text: &[u8]) -> Option<u32> {
-        if text.len() > self.longest { None } else { self.ids.get(text).copied() }
+        if text.len() > self.longest { None } else { self.find(self.hash.hash_one(text), text) }
+    }
+
+    fn find(&self, hash: u64, text: &[u8]) -> Option<u32> {
+        self.ids.find(hash, |&id| self.text(id) == text).copied()
     }
 
     /// The text as the file spells it; empty for an id that is not there.
     pub(crate) fn text(&self, id: u32) -> &[u8] {
-        self.tokens.get(id as usize).map_or(&[], |t| &self.bytes[t.start..t.end])
+        self.tokens.get(id as usize).map_or(&[], |t| &self.bytes[t.range()])
     }
 
     pub(crate) fn kind(&self, id: u32) -> TokenType {
@@ -121,7 +148,7 @@ impl Tokens {
         self.is_control(id) || self.kind(id) == TokenType::Unknown
     }
 
-    pub(crate) fn ids(&self) -> std::ops::Range<u32> {
+    pub(crate) fn ids(&self) -> Range<u32> {
         0..self.tokens.len() as u32
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use firth_gguf::Metadata;
+use foldhash::fast::RandomState;
 
 use super::VocabError;
 use super::encode::EncodeScratch;
@@ -22,9 +23,9 @@ const BLOCK: char = '\u{2581}';
 pub(super) struct Bpe {
     pub pre: &'static PreTokeniser,
     /// Rank of a pair of symbols and the symbol it becomes.
-    pairs: HashMap<(u32, u32), (u32, u32)>,
+    pairs: HashMap<(u32, u32), (u32, u32), RandomState>,
     /// Texts that are no token.
-    others: HashMap<Vec<u8>, u32>,
+    others: HashMap<Vec<u8>, u32, RandomState>,
     /// The symbol of each byte, in the byte alphabet.
     letters: Vec<u32>,
     /// The token of each byte, for what is no token as a whole.
@@ -38,8 +39,8 @@ impl Bpe {
         let lower_case = pre.drop_spaces && m.bool("tokenizer.ggml.normalizer.lowercase")?.unwrap_or(false);
         let mut bpe = Bpe {
             pre,
-            pairs: HashMap::new(),
-            others: HashMap::new(),
+            pairs: HashMap::default(),
+            others: HashMap::default(),
             letters: Vec::new(),
             bytes: Vec::new(),
             lower_case,
@@ -65,13 +66,17 @@ impl Bpe {
             None => m.require_strings(KEY)?,
         };
         self.pairs.reserve(merges.len());
+        let mut joined = Vec::new();
         for rank in 0..merges.len() {
             let merge = merges.get(rank);
             // The space between the halves; one at the very start belongs to the left half.
             let Some(at) = merge.iter().skip(1).position(|&b| b == b' ') else { continue };
             let (left, right) = (&merge[..=at], &merge[at + 2..]);
             let pair = (self.intern(tokens, left), self.intern(tokens, right));
-            let joined = self.intern(tokens, &[left, right].concat());
+            joined.clear();
+            joined.extend_from_slice(left);
+            joined.extend_from_slice(right);
+            let joined = self.intern(tokens, &joined);
             self.pairs.entry(pair).or_insert((rank as u32, joined));
         }
         Ok(())

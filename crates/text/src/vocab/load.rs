@@ -201,9 +201,10 @@ fn read_tokens(m: &Metadata) -> Result<Tokens, VocabError> {
     let types = list(m.i32s("tokenizer.ggml.token_type")?, "tokenizer.ggml.token_type", texts.len())?;
     let scores = list(m.f32s("tokenizer.ggml.scores")?, "tokenizer.ggml.scores", texts.len())?;
     let mut tokens = Tokens::default();
+    tokens.reserve(texts.len(), texts.n_bytes());
     for i in 0..texts.len() {
-        let empty = format!("[EMPTY_{i}]");
-        let text = if texts.get(i).is_empty() { empty.as_bytes() } else { texts.get(i) };
+        let named = if texts.get(i).is_empty() { format!("[EMPTY_{i}]") } else { String::new() };
+        let text = if named.is_empty() { texts.get(i) } else { named.as_bytes() };
         let kind = types.as_ref().map_or(TokenType::Normal, |types| TokenType::from_number(types[i]));
         let score = scores.as_ref().map_or(0.0, |scores| scores[i]);
         tokens.push(text, kind, score).map_err(|first| VocabError::Duplicate {
