@@ -32,6 +32,9 @@ pub struct RopeSpec {
     pub n_positions: usize,
 }
 
+/// Pairs whose sines are taken at once.
+const LANES: usize = 8;
+
 impl RopeSpec {
     /// Plain rope over `n_positions`.
     pub fn new(n_rot: usize, base: f64, n_positions: usize) -> Self {
@@ -99,10 +102,16 @@ impl RopeSpec {
     /// Row `position` of the table: cosines of all pairs, then sines.
     pub fn row(&self, frequencies: &[f64], position: usize, out: &mut [f32]) {
         let (cos, sin) = out.split_at_mut(self.n_rot / 2);
-        for ((c, s), f) in cos.iter_mut().zip(sin).zip(frequencies) {
-            let (sine, cosine) = math::sin_cos(position as f64 * f);
-            *c = (cosine * self.magnitude) as f32;
-            *s = (sine * self.magnitude) as f32;
+        for ((cos, sin), f) in cos.chunks_mut(LANES).zip(sin.chunks_mut(LANES)).zip(frequencies.chunks(LANES))
+        {
+            let angle = |i: usize| f.get(i).map_or(0.0, |f| position as f64 * f);
+            let (sines, cosines) = math::sin_cos::<LANES>(std::array::from_fn(angle));
+            for (c, cosine) in cos.iter_mut().zip(cosines) {
+                *c = (cosine * self.magnitude) as f32;
+            }
+            for (s, sine) in sin.iter_mut().zip(sines) {
+                *s = (sine * self.magnitude) as f32;
+            }
         }
     }
 
