@@ -199,16 +199,42 @@ const fn iq4_xs_pieces() -> [Piece; 9] {
     all
 }
 
-/// Moves one block of output `l` into its panel block.
-pub(crate) fn pack_block(kind: Kind, src: &[u8], dst: &mut [u8], l: usize) {
+/// The same block of up to 32 rows of a file.
+#[derive(Clone, Copy)]
+pub(crate) struct Column<'a> {
+    /// The rows' bytes, from the block of the first row on.
+    pub bytes: &'a [u8],
+    /// Bytes from one row to the next.
+    pub stride: usize,
+    /// Bytes of the block.
+    pub len: usize,
+    /// Rows.
+    pub n: usize,
+}
+
+impl<'a> Column<'a> {
+    /// The block of output `l`.
+    fn block(&self, l: usize) -> &'a [u8] {
+        &self.bytes[l * self.stride..][..self.len]
+    }
+}
+
+/// Moves a block of each output into the panel block.
+pub(crate) fn pack_block(kind: Kind, src: Column, dst: &mut [u8]) {
     for p in kind.pieces() {
-        match p.unit {
-            1 => spread::<1>(p, src, dst, l),
-            2 => spread::<2>(p, src, dst, l),
-            _ => spread::<4>(p, src, dst, l),
+        match (p.unit, p.count % 4) {
+            (4, 0) => transpose(p, src, dst),
+            (4, _) => spread::<4>(p, src, 0, dst),
+            (2, _) => spread::<2>(p, src, 0, dst),
+            _ => spread::<1>(p, src, 0, dst),
         }
     }
-    pack_special(kind, src, dst, l);
+    if kind == Kind::Q8_0 {
+        flip_signs(&mut dst[64..]);
+    }
+    for l in 0..src.n {
+        pack_special(kind, src.block(l), dst, l);
+    }
 }
 
 /// The file block of output `l`, from its panel block.
@@ -223,22 +249,70 @@ pub(crate) fn unpack_block(kind: Kind, src: &[u8], dst: &mut [u8], l: usize) {
     unpack_special(kind, src, dst, l);
 }
 
+/// Moves a piece of every output from `first` on unit by unit.
 #[inline]
-fn spread<const U: usize>(p: &Piece, src: &[u8], dst: &mut [u8], l: usize) {
-    let units = src[p.from..][..p.count * U].as_chunks::<U>().0;
+fn spread<const U: usize>(p: &Piece, src: Column, first: usize, dst: &mut [u8]) {
     let places = dst[p.to..][..p.count * PANEL * U].as_chunks_mut::<U>().0;
-    for (unit, row) in units.iter().zip(places.chunks_exact_mut(PANEL)) {
-        row[l] = *unit;
+    for l in first..src.n {
+        let units = src.block(l)[p.from..][..p.count * U].as_chunks::<U>().0;
+        for (unit, row) in units.iter().zip(places.chunks_exact_mut(PANEL)) {
+            row[l] = *unit;
+        }
     }
 }
 
-fn pack_special(kind: Kind, src: &[u8], dst: &mut [u8], l: usize) {
-    match kind {
-        Kind::Q8_0 => {
-            for g in 0..8 {
-                flip_signs(&mut dst[64 + (g * PANEL + l) * 4..][..4]);
+/// Moves a piece of words, four words of four outputs at a time: whole registers, which is what a load's time depends on.
+fn transpose(p: &Piece, src: Column, dst: &mut [u8]) {
+    let whole = src.n / 4 * 4;
+    let lines = dst[p.to..][..p.count * LINE].as_chunks_mut::<{ 4 * LINE }>().0;
+    for (words, lines) in lines.iter_mut().enumerate() {
+        for l in (0..whole).step_by(4) {
+            let four = |i: usize| {
+                *src.bytes[(l + i) * src.stride + p.from + 16 * words..]
+                    .first_chunk()
+                    .expect("a piece lies in its block")
+            };
+            let turned = turn([four(0), four(1), four(2), four(3)]);
+            for (j, quad) in turned.iter().enumerate() {
+                lines[j * LINE + 4 * l..][..16].copy_from_slice(quad);
             }
         }
+    }
+    spread::<4>(p, src, whole, dst);
+}
+
+/// Word `j` of each row, for all four.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn turn(rows: [[u8; 16]; 4]) -> [[u8; 16]; 4] {
+    use std::arch::x86_64::{_mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64};
+    let [a, b, c, d] = rows.map(bytemuck::cast);
+    // SAFETY: every x86-64 processor has SSE2.
+    let turned = unsafe {
+        let (low_ab, low_cd) = (_mm_unpacklo_epi32(a, b), _mm_unpacklo_epi32(c, d));
+        let (high_ab, high_cd) = (_mm_unpackhi_epi32(a, b), _mm_unpackhi_epi32(c, d));
+        [
+            _mm_unpacklo_epi64(low_ab, low_cd),
+            _mm_unpackhi_epi64(low_ab, low_cd),
+            _mm_unpacklo_epi64(high_ab, high_cd),
+            _mm_unpackhi_epi64(high_ab, high_cd),
+        ]
+    };
+    turned.map(bytemuck::cast)
+}
+
+/// Word `j` of each row, for all four.
+#[cfg(not(target_arch = "x86_64"))]
+fn turn(rows: [[u8; 16]; 4]) -> [[u8; 16]; 4] {
+    let words = rows.map(bytemuck::cast::<[u8; 16], [[u8; 4]; 4]>);
+    std::array::from_fn(|j| bytemuck::cast(std::array::from_fn::<_, 4, _>(|i| words[i][j])))
+}
+
+/// Bytes of one word of all outputs.
+const LINE: usize = 4 * PANEL;
+
+fn pack_special(kind: Kind, src: &[u8], dst: &mut [u8], l: usize) {
+    match kind {
         Kind::Q5_0 => put_bits(&src[2..6], &mut dst[64 + 4 * l..][..4]),
         Kind::Q5_1 => put_bits(&src[4..8], &mut dst[128 + 4 * l..][..4]),
         Kind::Q4_K => put_scales(src, dst, l, 384),
@@ -300,20 +374,21 @@ fn get_bits(src: &[u8], dst: &mut [u8]) {
     dst.copy_from_slice(&bits.to_le_bytes());
 }
 
-/// Scale and minimum of sub-block `j` from the twelve packed bytes of Q4_K and Q5_K.
-pub(crate) fn scale_min(s: &[u8], j: usize) -> (u8, u8) {
-    if j < 4 {
-        (s[j] & 63, s[j + 4] & 63)
-    } else {
-        ((s[j + 4] & 15) | (s[j - 4] >> 6) << 4, (s[j + 4] >> 4) | (s[j] >> 6) << 4)
-    }
-}
-
+/// Scales and minima of all sub-blocks from the twelve packed bytes of Q4_K and Q5_K, four at a time.
 fn put_scales(src: &[u8], dst: &mut [u8], l: usize, chunks: usize) {
-    for j in 0..8 {
-        let (scale, min) = scale_min(&src[4..16], j);
-        dst[128 + (j / 2) * 64 + 2 * l + j % 2] = min;
-        dst[chunks + 1088 * (j / 2) + 32 * (j % 2) + l] = scale;
+    let words: [u32; 3] = std::array::from_fn(|i| {
+        u32::from_le_bytes(*src[4 + 4 * i..].first_chunk().expect("twelve bytes of scales"))
+    });
+    let early = words.map(|w| w & 0x3f3f_3f3f);
+    let late = |low: u32, high: u32| (low & 0x0f0f_0f0f) | ((high >> 2) & 0x3030_3030);
+    let scales = [early[0], late(words[2], words[0])];
+    let minima = [early[1], late(words[2] >> 4, words[1])];
+    for (half, (scales, minima)) in scales.into_iter().zip(minima).enumerate() {
+        for (j, (scale, min)) in scales.to_le_bytes().into_iter().zip(minima.to_le_bytes()).enumerate() {
+            let (pair, of_pair) = (2 * half + j / 2, j % 2);
+            dst[128 + 64 * pair + 2 * l + of_pair] = min;
+            dst[chunks + 1088 * pair + 32 * of_pair + l] = scale;
+        }
     }
 }
 

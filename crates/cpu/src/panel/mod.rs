@@ -21,6 +21,7 @@ use std::ops::Range;
 use firth_quant::Dtype;
 use firth_simd::{Level, dispatch};
 
+use layout::Column;
 pub use layout::{Kind, PANEL};
 pub use tiles::OutRows;
 
@@ -111,9 +112,8 @@ impl PanelLayout {
         }
         let (from, to) = (self.dtype.block_bytes(), kind.block_bytes(self.dtype));
         for (b, block) in dst.chunks_exact_mut(to).enumerate() {
-            for l in 0..n_rows {
-                layout::pack_block(kind, &rows[l * row_bytes + b * from..][..from], block, l);
-            }
+            let bytes = rows.get(b * from..).unwrap_or_default();
+            layout::pack_block(kind, Column { bytes, stride: row_bytes, len: from, n: n_rows }, block);
         }
     }
 

@@ -3,7 +3,7 @@
 use firth_quant::{Dtype, decode};
 use firth_simd::convert::f16_to_f32;
 
-use super::layout::{Kind, scale_min};
+use super::layout::Kind;
 use crate::act::Form;
 
 const NL: [i32; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -185,4 +185,13 @@ pub(crate) fn dot(dtype: Dtype, row: &[u8], x: &[f32]) -> f32 {
         }
     }
     acc
+}
+
+/// Scale and minimum of sub-block `j` from the twelve packed bytes of Q4_K and Q5_K.
+fn scale_min(s: &[u8], j: usize) -> (u8, u8) {
+    if j < 4 {
+        (s[j] & 63, s[j + 4] & 63)
+    } else {
+        ((s[j + 4] & 15) | (s[j - 4] >> 6) << 4, (s[j + 4] >> 4) | (s[j] >> 6) << 4)
+    }
 }
