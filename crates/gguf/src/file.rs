@@ -200,10 +200,12 @@ impl Gguf {
         &bytes[offset..offset + len]
     }
 
-    /// Asks the system to read a tensor's data soon.
-    pub fn prefetch(&self, tensor: &TensorInfo) {
+    /// Brings a part of a tensor's data (`bytes`, counted from its start) into the system's cache, unless it is there:
+    /// for a thread that goes ahead of one that looks at the data. `scratch` is what it reads through.
+    pub fn read_ahead(&self, tensor: &TensorInfo, bytes: Range<usize>, scratch: &mut [u8]) {
         let (offset, len) = range(tensor);
-        self.shards[tensor.shard].prefetch(offset, len);
+        let (start, end) = (bytes.start.min(len), bytes.end.min(len));
+        self.shards[tensor.shard].read_ahead(offset + start..offset + end, scratch);
     }
 
     /// Tells the system that a tensor's data will be read once, from start to end.
@@ -225,9 +227,24 @@ impl Gguf {
     /// # Errors
     /// [`Problem::NotFinite`] names the first block that is not.
     pub fn check_data(&self, tensor: &TensorInfo) -> Result<(), GgufError> {
-        let Some(block) = firth_quant::first_not_finite(tensor.dtype, self.data(tensor)) else {
+        self.check_part(tensor, 0..self.data(tensor).len())
+    }
+
+    /// [`Gguf::check_data`] of the whole blocks in `bytes`, counted from the start of the tensor's data.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// When the range is no whole blocks of the tensor.
+    pub fn check_part(&self, tensor: &TensorInfo, bytes: Range<usize>) -> Result<(), GgufError> {
+        let block_bytes = tensor.dtype.block_bytes();
+        assert!(bytes.start.is_multiple_of(block_bytes), "byte {} begins a block", bytes.start);
+        let before = bytes.start / block_bytes;
+        let Some(block) = firth_quant::first_not_finite(tensor.dtype, &self.data(tensor)[bytes]) else {
             return Ok(());
         };
+        let block = before + block;
         let offset = tensor.offset + (block * tensor.dtype.block_bytes()) as u64;
         let problem = Problem::NotFinite { tensor: tensor.name.clone(), block: block as u64, offset };
         let path = self.paths.get(tensor.shard).unwrap_or(&self.paths[0]);
@@ -241,7 +258,7 @@ impl Gguf {
 
     /// The path of the file, or of the first shard; none for a model in memory.
     pub fn path(&self) -> Option<&Path> {
-        matches!(*self.shards[0], Source::Mapped(_)).then_some(&self.paths[0])
+        matches!(*self.shards[0], Source::Mapped(..)).then_some(&self.paths[0])
     }
 
     /// The paths of all files; what a model in memory is called.

@@ -12,7 +12,7 @@ use crate::error::GgufError;
 
 /// The bytes of one file, or of one tensor that no file has as it is.
 pub(crate) enum Source {
-    Mapped(Mmap),
+    Mapped(Mmap, File),
     Memory(Vec<u8>),
     /// Made when first asked for.
     Made(OnceLock<Vec<u8>>, Box<dyn Fn() -> Vec<u8> + Send + Sync>),
@@ -58,25 +58,32 @@ impl Source {
         // is mapped ends the process with a bus error, as with every program that maps models; a file rewritten
         // in place changes values, and nothing reads them as more than bytes and numbers.
         let map = unsafe { Mmap::map(&file) }.map_err(refused)?;
-        Ok(Source::Mapped(map))
+        Ok(Source::Mapped(map, file))
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Source::Mapped(map) => map,
+            Source::Mapped(map, _) => map,
             Source::Memory(bytes) => bytes,
             Source::Made(bytes, make) => bytes.get_or_init(make),
         }
     }
 
-    /// Asks the system to read a range soon; one that does not listen is no error.
-    pub(crate) fn prefetch(&self, offset: usize, len: usize) {
+    /// Brings a range from the disk into the system's cache, `scratch` by `scratch`, unless it is there. A failure is
+    /// left to whoever reads the map.
+    pub(crate) fn read_ahead(&self, range: Range<usize>, scratch: &mut [u8]) {
         #[cfg(unix)]
-        if let Some(map) = self.map(len) {
-            let _ = map.advise_range(memmap2::Advice::WillNeed, offset, len);
+        if let Source::Mapped(map, file) = self
+            && !is_cached(map, range.clone())
+        {
+            // Read, since advice (`WillNeed`) brings a cold file at half the rate.
+            for start in range.clone().step_by(scratch.len().max(1)) {
+                let part = scratch.len().min(range.end - start);
+                let _ = std::os::unix::fs::FileExt::read_at(file, &mut scratch[..part], start as u64);
+            }
         }
         #[cfg(not(unix))]
-        let _ = (offset, len);
+        let _ = (range, scratch);
     }
 
     /// Tells the system that a range will be read once, from start to end.
@@ -111,10 +118,35 @@ impl Source {
     #[cfg(unix)]
     fn map(&self, len: usize) -> Option<&Mmap> {
         match self {
-            Source::Mapped(map) if len > 0 => Some(map),
+            Source::Mapped(map, _) if len > 0 => Some(map),
             _ => None,
         }
     }
+}
+
+/// Whether a range of a mapped file lies in the system's cache, by a look at some of its pages; said of all files that
+/// are not one's own.
+#[cfg(target_os = "linux")]
+fn is_cached(map: &Mmap, range: Range<usize>) -> bool {
+    let page = page_bytes();
+    let is_resident = |at: usize| {
+        let mut resident = 0u8;
+        // SAFETY: the page lies in the map, `at` is its start, and there is a byte to tell of it.
+        let told = unsafe { libc::mincore(map.as_ptr().add(at).cast_mut().cast(), 1, &mut resident) };
+        told == 0 && resident & 1 == 1
+    };
+    let last = range.end.min(map.len()).saturating_sub(1);
+    let pages = (range.start / page..last / page).step_by(LOOKS).chain([last / page]);
+    pages.map(|p| p * page).all(is_resident)
+}
+
+/// Of so many pages one is looked at: systems read files by more at once.
+#[cfg(target_os = "linux")]
+const LOOKS: usize = 128;
+
+#[cfg(all(unix, not(target_os = "linux")))]
+fn is_cached(_: &Mmap, _: Range<usize>) -> bool {
+    false
 }
 
 #[cfg(unix)]
