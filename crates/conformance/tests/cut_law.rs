@@ -2,6 +2,8 @@
 //! shared them, on threads, or on the instruction set. `cargo xtask cut-law` runs the whole matrix; here stands
 //! what takes seconds.
 
+use std::time::Duration;
+
 use firth::{Dtype, LogitsOptions};
 use firth_conformance::cut_law::{self, CUTS, cells, check, few_cells};
 use firth_conformance::mixture::{Did, Mixtures};
@@ -95,6 +97,26 @@ fn weights_left_in_the_file() {
         for cuts in [&[][..], &[7, 1, 1, 30]] {
             let whole = models::row_hashes(&mut laid_out, &ids, cuts, 0);
             assert_eq!(models::row_hashes(&mut mapped, &ids, cuts, 0), whole, "{name}, cuts {cuts:?}");
+        }
+    }
+}
+
+/// Weights that move from the file to memory between steps give the bits of those that lie there.
+#[test]
+fn weights_on_their_way() {
+    for name in ["qwen35-tiny-mtp-Q4_K_M.gguf", "qwen35moe-tiny-mtp-F16.gguf", "qwen3-tiny-Q8_0.gguf"] {
+        let Some(file) = models::tiny(name) else { return };
+        let (ids, o) = (cut_law::ids(60, cut_law::vocab(&file)), cut_law::options(Dtype::F16, 60, 0));
+        let mut settled = models::engine(&file, &o, Level::detect(), 2);
+        while settled.settle(Duration::MAX) {}
+        let whole = models::row_hashes(&mut settled, &ids, &[], 0);
+        for cuts in [&[][..], &[7, 1, 1, 30]] {
+            let mut moving = models::engine(&file, &o, Level::detect(), 2);
+            assert!(
+                moving.settle(Duration::ZERO),
+                "{name}: a load lays out what a step needs at once, nothing else"
+            );
+            assert_eq!(models::row_hashes(&mut moving, &ids, cuts, 0), whole, "{name}, cuts {cuts:?}");
         }
     }
 }

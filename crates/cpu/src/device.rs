@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use firth_graph::*;
 use firth_simd::Level;
@@ -55,6 +56,8 @@ pub struct Shared {
     max_bytes: Option<u64>,
     map: bool,
     held: Mutex<Held>,
+    /// Weights, of those held from the first on, that lie where they are to stay.
+    settled: Mutex<usize>,
 }
 
 #[derive(Default)]
@@ -127,6 +130,7 @@ impl CpuDevice {
             max_bytes: options.max_bytes,
             map: options.map,
             held: Mutex::default(),
+            settled: Mutex::default(),
         };
         CpuDevice { info, shared: Arc::new(shared), without: options.without }
     }
@@ -171,22 +175,31 @@ impl Device for CpuDevice {
         on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<WeightId, LoadError> {
         w.check_uses(&self.info)?;
-        let kept = if self.shared.map && can_stay(w) { src.keep() } else { None };
+        let (shared, kept) = (&self.shared, if can_stay(w) { src.keep() } else { None });
+        let region = || shared.region(weight_bytes(w) as usize, &w.name);
         let stored = match kept {
-            Some(bytes) => {
-                if on(bytes.bytes().len() as u64).is_break() {
-                    return Err(LoadError::Cancelled);
-                }
-                StoredWeight::mapped(w, bytes)?
-            }
-            None => {
-                let region = self.shared.region(weight_bytes(w) as usize, &w.name)?;
-                StoredWeight::load(w, src, region, &self.shared.pool, on)?
-            }
+            Some(bytes) if shared.map => StoredWeight::mapped(w, bytes)?,
+            Some(bytes) => StoredWeight::moving(w, bytes, region()?)?,
+            None => StoredWeight::new(w, region()?, src.bytes().len())?,
         };
+        stored.read(src, &shared.pool, on)?;
         let mut held = self.shared.lock();
         held.weights.push(Arc::new(stored));
         Ok(WeightId(held.weights.len() as u32 - 1))
+    }
+
+    fn settle(&self, budget: Duration) -> bool {
+        let by = Instant::now().checked_add(budget);
+        let mut settled = self.shared.settled.lock().unwrap_or_else(|e| e.into_inner());
+        // One at a time: the lock of what is held is not held meanwhile.
+        let next = |i: usize| self.shared.lock().weights.get(i).cloned();
+        while let Some(weight) = next(*settled) {
+            if !weight.settle(&self.shared.pool, by) {
+                return true;
+            }
+            *settled += 1;
+        }
+        false
     }
 
     fn read_rate(&self) -> Option<f64> {

@@ -1,7 +1,9 @@
 //! Weights as the CPU keeps them: each once, in the layout that serves all its uses.
 
-use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::ops::{ControlFlow, Range};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use firth_graph::{Extents, LoadError, Use, WeightBytes, WeightSpec};
 use firth_quant::Dtype;
@@ -25,8 +27,12 @@ enum Memory {
     /// In memory of the device, laid out.
     Own(Region),
     /// In the file's mapping, as it is there; panels are made where a product uses them.
-    Mapped(Arc<dyn WeightBytes + Send + Sync>),
+    Mapped(Kept),
+    /// On its way from the file's mapping to memory of the device: read there until all units are `laid` out.
+    Moving { bytes: Kept, region: Region, laid: AtomicUsize },
 }
+
+type Kept = Arc<dyn WeightBytes + Send + Sync>;
 
 /// A weight as the device reads it.
 pub struct StoredWeight {
@@ -36,6 +42,8 @@ pub struct StoredWeight {
     memory: Memory,
 }
 
+/// Bytes of a file that are read between two looks whether to go on.
+const BATCH: usize = 8 << 20;
 /// Bytes past the end that a kernel's whole-register load may read.
 const PADDING: usize = 256;
 
@@ -69,7 +77,12 @@ pub fn weight_bytes(w: &WeightSpec) -> u64 {
 }
 
 impl StoredWeight {
-    fn new(w: &WeightSpec, memory: Memory, len: usize) -> Result<Self, LoadError> {
+    /// A weight to be laid out in `region` (of [`weight_bytes`] bytes) by [`StoredWeight::read`].
+    pub fn new(w: &WeightSpec, region: Region, len: usize) -> Result<Self, LoadError> {
+        StoredWeight::of(w, Memory::Own(region), len)
+    }
+
+    fn of(w: &WeightSpec, memory: Memory, len: usize) -> Result<Self, LoadError> {
         let dims = w.shape.dims(&Extents::default());
         let out = StoredWeight { form: form_of(w), dtype: w.dtype, dims, memory };
         let expected = out.row_bytes() * dims[1] * dims[2] * dims[3];
@@ -81,71 +94,132 @@ impl StoredWeight {
     }
 
     /// A weight that stays in the file's mapping. It [`can_stay`].
-    pub fn mapped(w: &WeightSpec, bytes: Arc<dyn WeightBytes + Send + Sync>) -> Result<Self, LoadError> {
+    pub fn mapped(w: &WeightSpec, bytes: Kept) -> Result<Self, LoadError> {
         assert!(can_stay(w), "elements are aligned in memory of their own");
         let len = bytes.bytes().len();
-        StoredWeight::new(w, Memory::Mapped(bytes), len)
+        StoredWeight::of(w, Memory::Mapped(bytes), len)
     }
 
-    /// Lays a weight out in `region` (of [`weight_bytes`] bytes), panels in parallel. `on` is told bytes of the
-    /// file consumed and may stop the load; consumed bytes are given back to the file's mapping.
-    pub fn load(
-        w: &WeightSpec,
+    /// A weight that is to move from the file's mapping into `region` (of [`weight_bytes`] bytes), by
+    /// [`StoredWeight::settle`]. It [`can_stay`].
+    pub fn moving(w: &WeightSpec, bytes: Kept, region: Region) -> Result<Self, LoadError> {
+        assert!(can_stay(w), "elements are aligned in memory of their own");
+        let len = bytes.bytes().len();
+        StoredWeight::of(w, Memory::Moving { bytes, region, laid: AtomicUsize::new(0) }, len)
+    }
+
+    /// Reads all bytes from the file, in parallel: looks whether they are numbers and lays them out, unless that is put
+    /// off. `on` is told bytes of the file consumed and may stop the load; what will not be read again is given back to
+    /// the file's mapping.
+    ///
+    /// # Errors
+    /// A scale that is no number, or the load was stopped.
+    pub fn read(
+        &self,
         src: &dyn WeightBytes,
-        region: Region,
         pool: &Pool,
         on: &mut dyn FnMut(u64) -> ControlFlow<()>,
-    ) -> Result<Self, LoadError> {
+    ) -> Result<(), LoadError> {
         let bytes = src.bytes();
-        let out = StoredWeight::new(w, Memory::Own(region), bytes.len())?;
-        // Some tens of megabytes at a time, so that a load can be stopped and pages are given back early.
-        let (unit, units) = out.unit_bytes();
-        let batch = ((32 << 20) / unit.max(1)).max(1);
-        for first in (0..units).step_by(batch) {
-            let n = batch.min(units - first);
-            pool.run(n, &|i, _| out.place(first + i, bytes));
-            let end = ((first + n) * unit).min(bytes.len());
-            src.done(end);
-            if on((end - first * unit) as u64).is_break() {
+        let lays_out = matches!(self.memory, Memory::Own(_));
+        for units in self.batches(0) {
+            // The lowest unit that is refused, whoever finds it.
+            let refused: Mutex<Option<(usize, LoadError)>> = Mutex::new(None);
+            pool.run(units.len(), &|i, _| {
+                let unit = units.start + i;
+                if let Err(e) = src.check(self.unit_range(unit, bytes.len())) {
+                    let mut refused = refused.lock().unwrap_or_else(|e| e.into_inner());
+                    if refused.as_ref().is_none_or(|(other, _)| unit < *other) {
+                        *refused = Some((unit, e));
+                    }
+                } else if lays_out {
+                    self.place(unit, bytes);
+                }
+            });
+            if let Some((_, e)) = refused.into_inner().unwrap_or_else(|e| e.into_inner()) {
+                return Err(e);
+            }
+            let end = self.unit_range(units.end - 1, bytes.len()).end;
+            if lays_out {
+                src.done(end);
+            }
+            if on((end - self.unit_range(units.start, bytes.len()).start) as u64).is_break() {
                 return Err(LoadError::Cancelled);
             }
         }
-        Ok(out)
+        Ok(())
+    }
+
+    /// Lays out what is left of a weight that is moving, until `by` at the latest; whether all of it lies there. Nobody
+    /// else may do so at the same time; products may go on.
+    pub fn settle(&self, pool: &Pool, by: Option<Instant>) -> bool {
+        let Memory::Moving { bytes: src, laid, .. } = &self.memory else { return true };
+        let bytes = src.bytes();
+        for units in self.batches(laid.load(Ordering::Relaxed)) {
+            if by.is_some_and(|by| Instant::now() >= by) {
+                return false;
+            }
+            pool.run(units.len(), &|i, _| self.place(units.start + i, bytes));
+            // From the last batch on products read the region; until then pages that were given back come from the file.
+            laid.store(units.end, Ordering::Release);
+            src.done(self.unit_range(units.end - 1, bytes.len()).end);
+        }
+        true
+    }
+
+    /// The units from `first` on, some megabytes at a time.
+    fn batches(&self, first: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (unit, units) = self.unit_bytes();
+        let batch = (BATCH / unit.max(1)).max(1);
+        (first..units).step_by(batch).map(move |first| first..units.min(first + batch))
     }
 
     fn row_bytes(&self) -> usize {
         self.dtype.row_bytes(self.dims[0]).unwrap_or(0)
     }
 
-    /// Bytes of the file that one unit of work lays out, and the number of units: a panel's rows, or a megabyte.
+    /// Bytes of the file that one unit of work lays out, and the number of units: a panel's rows, or about a megabyte.
     fn unit_bytes(&self) -> (usize, usize) {
-        let total = self.row_bytes() * self.dims[1] * self.dims[2] * self.dims[3];
         match &self.form {
-            Form::Panels(l) => (self.row_bytes() * 32, l.panels() * self.dims[2] * self.dims[3]),
-            Form::Elements | Form::Blocks => (1 << 20, total.div_ceil(1 << 20)),
+            Form::Panels(l) => (self.row_bytes() * 32, l.panels() * self.n_matrices()),
+            Form::Elements | Form::Blocks => {
+                let unit = ((1 << 20) / self.dtype.block_bytes()).max(1) * self.dtype.block_bytes();
+                (unit, (self.row_bytes() * self.dims[1] * self.n_matrices()).div_ceil(unit))
+            }
+        }
+    }
+
+    /// The bytes of unit `i` of a file's `len`: whole blocks.
+    fn unit_range(&self, i: usize, len: usize) -> Range<usize> {
+        match &self.form {
+            Form::Panels(l) => {
+                let (matrix, panel) = (i / l.panels(), i % l.panels());
+                let rows = panel * 32..self.dims[1].min((panel + 1) * 32);
+                let at = |row: usize| (matrix * self.dims[1] + row) * self.row_bytes();
+                at(rows.start)..at(rows.end)
+            }
+            Form::Elements | Form::Blocks => {
+                let unit = self.unit_bytes().0;
+                i * unit..len.min((i + 1) * unit)
+            }
         }
     }
 
     /// Lays out unit `i`.
     fn place(&self, i: usize, bytes: &[u8]) {
-        let (from, to, len) = match &self.form {
+        let from = self.unit_range(i, bytes.len());
+        let (to, len) = match &self.form {
             Form::Panels(l) => {
-                let (matrix, panel) = (i / l.panels(), i % l.panels());
-                let rows = self.dims[1].min((panel + 1) * 32) - panel * 32;
-                let row = self.row_bytes();
-                let at = (matrix * self.dims[1] + panel * 32) * row;
-                let to = matrix * l.bytes() + panel * l.panel_bytes();
-                (at..at + rows * row, to, l.panel_bytes())
+                (i / l.panels() * l.bytes() + i % l.panels() * l.panel_bytes(), l.panel_bytes())
             }
-            Form::Elements | Form::Blocks => {
-                let at = i << 20;
-                let end = bytes.len().min(at + (1 << 20));
-                (at..end, at, end - at)
-            }
+            Form::Elements | Form::Blocks => (from.start, from.len()),
         };
-        let region = self.region();
+        let region = match &self.memory {
+            Memory::Own(region) | Memory::Moving { region, .. } => region,
+            Memory::Mapped(_) => unreachable!("the weight is laid out"),
+        };
         assert!(to + len <= region.len(), "unit {i} lies in the region");
-        // SAFETY: the range lies in the region, and units are disjoint.
+        // SAFETY: the range lies in the region, units are disjoint, and nobody reads the region before all are placed.
         let dst = unsafe { std::slice::from_raw_parts_mut(region.ptr().add(to), len) };
         match &self.form {
             Form::Panels(l) => l.pack_panel(&bytes[from], dst),
@@ -153,23 +227,34 @@ impl StoredWeight {
         }
     }
 
-    fn region(&self) -> &Region {
-        let Memory::Own(region) = &self.memory else { unreachable!("the weight is laid out") };
-        region
+    /// Where the weight is now.
+    fn lies(&self) -> Lies<'_> {
+        match &self.memory {
+            Memory::Own(region) => Lies::Here(region),
+            Memory::Mapped(bytes) => Lies::InFile(bytes.bytes()),
+            Memory::Moving { bytes, region, laid } => {
+                match laid.load(Ordering::Acquire) == self.unit_bytes().1 {
+                    true => Lies::Here(region),
+                    false => Lies::InFile(bytes.bytes()),
+                }
+            }
+        }
     }
 
     /// The weight's memory, where it is laid out.
     pub fn laid_out(&self) -> Option<&[u8]> {
-        match &self.memory {
-            Memory::Own(region) => Some(region.as_slice()),
-            Memory::Mapped(_) => None,
+        match self.lies() {
+            Lies::Here(region) => Some(region.as_slice()),
+            Lies::InFile(_) => None,
         }
     }
 
     /// The start of a weight kept as elements.
     pub fn elements(&self) -> *mut u8 {
-        assert!(matches!(self.form, Form::Elements), "the weight is kept as elements");
-        self.region().ptr()
+        match (&self.form, &self.memory) {
+            (Form::Elements, Memory::Own(region)) => region.ptr(),
+            _ => unreachable!("the weight is kept as elements"),
+        }
     }
 
     /// The panels of a weight of products, made or to be made.
@@ -182,44 +267,40 @@ impl StoredWeight {
     pub fn scratch_floats(&self) -> usize {
         match self.memory {
             Memory::Own(_) => self.layout().scratch_floats(),
-            Memory::Mapped(_) => self.layout().mapped_scratch_floats(),
+            Memory::Mapped(_) | Memory::Moving { .. } => self.layout().mapped_scratch_floats(),
         }
     }
 
     /// A product with matrix `matrix`: [`panel::matmul`].
     pub fn product(&self, matrix: usize, product: Product, scratch: &mut [f32]) {
         let l = self.layout();
-        match &self.memory {
-            Memory::Own(_) => panel::matmul(l, self.panels(matrix), product, scratch),
-            Memory::Mapped(bytes) => {
+        match self.lies() {
+            Lies::Here(region) => panel::matmul(l, panels(l, region, matrix), product, scratch),
+            Lies::InFile(bytes) => {
                 let len = self.row_bytes() * self.dims[1];
-                panel::matmul_mapped(l, &bytes.bytes()[matrix * len..][..len], product, scratch);
+                panel::matmul_mapped(l, &bytes[matrix * len..][..len], product, scratch);
             }
         }
     }
 
     /// The bytes of matrix 0 from panel `panel` on, where they are laid out.
     pub fn ahead(&self, panel: usize) -> Option<&[u8]> {
-        matches!(self.memory, Memory::Own(_)).then(|| &self.panels(0)[panel * self.layout().panel_bytes()..])
-    }
-
-    /// Panels of matrix `i` of a weight that is laid out.
-    fn panels(&self, i: usize) -> &[u8] {
-        let bytes = self.layout().bytes();
-        &self.region().as_slice()[i * bytes..(i + 1) * bytes]
+        let l = self.layout();
+        match self.lies() {
+            Lies::Here(region) => Some(&panels(l, region, 0)[panel * l.panel_bytes()..]),
+            Lies::InFile(_) => None,
+        }
     }
 
     /// Row `i` of a table, decoded.
     pub fn row(&self, i: usize, out: &mut [f32]) {
         assert!(i < self.dims[1], "row {i} of {}", self.dims[1]);
         let n = self.row_bytes();
-        match (&self.form, &self.memory) {
+        match (&self.form, self.lies()) {
             (Form::Elements, _) => unreachable!("a table is kept as blocks or panels"),
-            (_, Memory::Mapped(bytes)) => {
-                firth_quant::decode(self.dtype, &bytes.bytes()[i * n..(i + 1) * n], out);
-            }
-            (Form::Panels(l), Memory::Own(_)) => l.row(self.panels(0), i, out),
-            (Form::Blocks, Memory::Own(region)) => {
+            (_, Lies::InFile(bytes)) => firth_quant::decode(self.dtype, &bytes[i * n..(i + 1) * n], out),
+            (Form::Panels(l), Lies::Here(region)) => l.row(panels(l, region, 0), i, out),
+            (Form::Blocks, Lies::Here(region)) => {
                 firth_quant::decode(self.dtype, &region.as_slice()[i * n..(i + 1) * n], out);
             }
         }
@@ -229,4 +310,15 @@ impl StoredWeight {
     pub fn n_matrices(&self) -> usize {
         self.dims[2] * self.dims[3]
     }
+}
+
+/// Where a weight is at a moment.
+enum Lies<'a> {
+    Here(&'a Region),
+    InFile(&'a [u8]),
+}
+
+/// Panels of matrix `i` of a weight that is laid out.
+fn panels<'a>(l: &PanelLayout, region: &'a Region, i: usize) -> &'a [u8] {
+    &region.as_slice()[i * l.bytes()..(i + 1) * l.bytes()]
 }

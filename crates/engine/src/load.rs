@@ -1,7 +1,8 @@
 //! Loading: planned programs onto devices. Everything that can be refused is refused here.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use firth_gguf::Gguf;
 use firth_graph::*;
@@ -54,6 +55,8 @@ pub struct Engine {
     pub(crate) runs_ahead: bool,
     pub(crate) seen: Vec<Seen>,
     pub(crate) identity: Identity,
+    /// How long the last step took, while devices have work put off at load.
+    pub(crate) unsettled: Option<Duration>,
     spec: SpecOptions,
     layer_weights: u64,
     states: Vec<StateSpec>,
@@ -85,6 +88,11 @@ impl WeightBytes for FileBytes {
         self.file.release(&self.file.tensors()[self.index], 0..end);
     }
 
+    fn check(&self, bytes: Range<usize>) -> Result<(), LoadError> {
+        let checked = self.file.check_part(&self.file.tensors()[self.index], bytes);
+        checked.map_err(|e| LoadError::Device { device: "file".into(), reason: e.to_string() })
+    }
+
     fn keep(&self) -> Option<Arc<dyn WeightBytes + Send + Sync>> {
         Some(Arc::new(self.clone()))
     }
@@ -96,12 +104,11 @@ fn open(file: &Arc<Gguf>, decl: &WeightDecl) -> Result<Box<dyn WeightBytes>, Loa
         || LoadError::Device { device: "file".into(), reason: format!("tensor `{name}` is missing") };
     let index = file.tensors().iter().position(|t| t.name == *name).ok_or_else(missing)?;
     let info = &file.tensors()[index];
-    // A scale that is no number would show as a broken answer much later. The look costs 2 to 3% of a load.
-    file.check_data(info).map_err(|e| LoadError::Device { device: "file".into(), reason: e.to_string() })?;
     let bytes = FileBytes { file: file.clone(), index };
     if info.dtype == decl.layout.dtype {
         return Ok(Box::new(bytes));
     }
+    bytes.check(0..bytes.bytes().len())?;
     // Vectors are read by element as f32, whatever the file's type.
     let n = info.shape.iter().product::<u64>() as usize;
     let mut wide = vec![0.0f32; n];
@@ -117,7 +124,7 @@ impl Engine {
         options: &EngineOptions,
         on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Engine, EngineError> {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let refs: Vec<&dyn Device> = devices.iter().map(|d| &**d).collect();
         let p = prepare(file, &refs, options)?;
         let mut resources = Resources::new(devices);
@@ -169,6 +176,7 @@ impl Engine {
             pooled,
             seen: Seen::find(&main, p.observed),
             identity: Identity::new(file, &p.main.graph, options.kv.name(), &resources),
+            unsettled: Some(Duration::ZERO),
             spec: p.spec,
             info: p.info,
             ctx: p.ctx,
@@ -259,6 +267,15 @@ impl Engine {
     /// several devices the first that knows.
     pub fn read_rate(&self) -> Option<f64> {
         self.resources.devices.iter().find_map(|d| d.read_rate())
+    }
+
+    /// Goes on for about `budget` with what devices put off at load; whether more is left. A step does some of it
+    /// itself, as much as the step before it took.
+    pub fn settle(&mut self, budget: Duration) -> bool {
+        if self.unsettled.is_some() && !self.resources.settle(budget) {
+            self.unsettled = None;
+        }
+        self.unsettled.is_some()
     }
 
     /// Switches timing per op on or off and returns what was measured.

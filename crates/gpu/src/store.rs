@@ -167,6 +167,7 @@ fn elements(
     out: &mut StoredWeight,
 ) -> Result<(), LoadError> {
     let bytes = src.bytes();
+    src.check(0..bytes.len())?;
     if bytes.len() as u64 > up.shared.max_binding() {
         return Err(too_large(up.shared, w, "the whole", bytes.len() as u64));
     }
@@ -211,6 +212,7 @@ fn panels(
             let (matrix, panel) = (p / panels, p % panels);
             let rows = matrix * n + panel * PANEL..matrix * n + n.min((panel + 1) * PANEL);
             let end = rows.end * row_bytes;
+            src.check(rows.start * row_bytes..end)?;
             let bytes = &src.bytes()[rows.start * row_bytes..end];
             let packed = packer.panel(bytes, row_bytes);
             up.write(&buffer, (p - first) as u64 * panel_bytes, bytemuck::cast_slice(packed))?;

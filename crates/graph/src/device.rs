@@ -5,6 +5,7 @@
 //! the device itself is gone ([`Lost`]).
 
 use std::ops::{ControlFlow, Range};
+use std::time::Duration;
 
 use firth_quant::Dtype;
 
@@ -70,12 +71,20 @@ impl WeightSpec {
 }
 
 /// The bytes of a weight: whole rows in file order.
-pub trait WeightBytes {
+pub trait WeightBytes: Sync {
     /// All bytes, mapped or made.
     fn bytes(&self) -> &[u8];
     /// Says that the bytes up to `end` will not be read again, so that mapped pages can be dropped.
     fn done(&self, end: usize) {
         let _ = end;
+    }
+    /// Whether floats and scales of whole blocks are finite. A device asks once, where it reads the bytes anyway.
+    ///
+    /// # Errors
+    /// Which block is not.
+    fn check(&self, bytes: Range<usize>) -> Result<(), LoadError> {
+        let _ = bytes;
+        Ok(())
     }
     /// The same bytes for as long as they are held, where they lie in a file's mapping.
     fn keep(&self) -> Option<std::sync::Arc<dyn WeightBytes + Send + Sync>> {
@@ -359,6 +368,12 @@ pub trait Device: Send + Sync {
         src: &dyn WeightBytes,
         on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<WeightId, LoadError>;
+
+    /// Goes on for about `budget` with what loading put off, between steps; whether more is left. Bits never depend on it.
+    fn settle(&self, budget: Duration) -> bool {
+        let _ = budget;
+        false
+    }
 
     /// Bytes a second at which plain loads read the weights where they lie, measured now: the ceiling of a step that
     /// reads each once. `None` where caches would answer, or where it cannot be measured.

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::device::*;
 use crate::graph::{Graph, StateDecl, WeightDecl, WeightSource};
@@ -60,6 +61,11 @@ impl Resources {
             }
         }
         Ok(())
+    }
+
+    /// Goes on for about `budget` with what the devices' loads put off ([`Device::settle`]); whether more is left.
+    pub fn settle(&self, budget: Duration) -> bool {
+        self.devices.iter().fold(false, |left, d| d.settle(budget) || left)
     }
 
     /// The device and id of a state.

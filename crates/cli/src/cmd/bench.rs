@@ -1,6 +1,6 @@
 //! `firth bench`: prefill and decode rates with spread, as shares of ceilings measured in the same run.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use firth_cpu::{ReadGauge, int8_ceiling};
@@ -46,6 +46,7 @@ pub fn bench(a: Bench) -> Result<()> {
     let bytes_per_token = bytes_per_token(&file);
     let mut model = super::load(file, &a.common, &options)?;
     let engine = model.engine();
+    while engine.settle(Duration::MAX) {}
     // A first run warms up; the memory is taken before the ceilings take theirs.
     one(engine, &a, &mut Rates(Vec::new()), &mut Rates(Vec::new()))?;
     let peak = peak_memory();

@@ -4,6 +4,8 @@
 //! reads them is the device's order. So there is one plan of memory at a time as ever, and a step that fails takes the
 //! rows with it that were kept too early.
 
+use std::time::Instant;
+
 use firth_graph::{Carry, Runner};
 use firth_memory::Seq;
 
@@ -38,7 +40,15 @@ impl Engine {
             self.fill_tables(s);
         }
         self.want();
+        // As long as a step took: so the next is late by no more than that.
+        if let Some(took) = self.unsettled.filter(|took| !took.is_zero()) {
+            self.settle(took);
+        }
+        let start = Instant::now();
         let submitted = self.runner.submit(self.scratch.extents());
+        if let Some(took) = &mut self.unsettled {
+            *took = start.elapsed();
+        }
         self.or_fail(submitted)
     }
 

@@ -66,6 +66,8 @@ pub(crate) struct Work {
 
 /// A sign of life is given at least so often.
 const BEAT: Duration = Duration::from_millis(250);
+/// What is left of a load goes on for so long at a time while nobody asks for anything.
+const SETTLE: Duration = Duration::from_millis(20);
 /// Steps that may fail one behind the other before the engine is given up.
 const MAX_FAILURES: usize = 3;
 
@@ -118,6 +120,11 @@ impl Work {
                 return ControlFlow::Break("it was asked to".into());
             }
             let command = match idle {
+                true if self.model.engine().settle(SETTLE) => match self.inbox.try_recv() {
+                    Ok(c) => c,
+                    Err(TryRecvError::Empty) => continue,
+                    Err(TryRecvError::Disconnected) => return ControlFlow::Break("nobody is left".into()),
+                },
                 true => match self.inbox.recv_timeout(BEAT) {
                     Ok(c) => c,
                     Err(RecvTimeoutError::Timeout) => {
