@@ -66,6 +66,8 @@ struct Held {
     states: Vec<CpuState>,
     bytes: u64,
     slabs: Slabs,
+    /// Of what is laid out later: beside the other, it would be given its pages with its neighbours.
+    later: Slabs,
 }
 
 impl Shared {
@@ -81,6 +83,13 @@ impl Shared {
     pub(crate) fn region(&self, len: usize, what: &str) -> Result<Region, LoadError> {
         self.reserve(len as u64, what)?;
         let region = self.lock().slabs.take(len);
+        region.ok_or_else(|| self.out_of_memory(what, len as u64, 0))
+    }
+
+    /// [`Shared::region`], for a weight that moves there after the load.
+    fn later_region(&self, len: usize, what: &str) -> Result<Region, LoadError> {
+        self.reserve(len as u64, what)?;
+        let region = self.lock().later.take(len);
         region.ok_or_else(|| self.out_of_memory(what, len as u64, 0))
     }
 
@@ -176,11 +185,11 @@ impl Device for CpuDevice {
     ) -> Result<WeightId, LoadError> {
         w.check_uses(&self.info)?;
         let (shared, kept) = (&self.shared, if can_stay(w) { src.keep() } else { None });
-        let region = || shared.region(weight_bytes(w) as usize, &w.name);
+        let len = weight_bytes(w) as usize;
         let stored = match kept {
             Some(bytes) if shared.map => StoredWeight::mapped(w, bytes)?,
-            Some(bytes) => StoredWeight::moving(w, bytes, region()?)?,
-            None => StoredWeight::new(w, region()?, src.bytes().len())?,
+            Some(bytes) => StoredWeight::moving(w, bytes, shared.later_region(len, &w.name)?)?,
+            None => StoredWeight::new(w, shared.region(len, &w.name)?, src.bytes().len())?,
         };
         stored.read(src, &shared.pool, on)?;
         let mut held = self.shared.lock();
