@@ -136,6 +136,8 @@ pub(crate) struct Connection {
     pub limits: wgpu::Limits,
     /// Whether invocations of a subgroup may exchange numbers.
     pub subgroups: bool,
+    /// Whether four integers in a word are multiplied and summed at once.
+    pub packed_dots: bool,
     /// Compiled kernels on disk.
     pub cache: Option<DiskCache>,
     pub fault: Fault,
@@ -157,6 +159,9 @@ pub(crate) fn open(index: usize, base_limits: bool, folder: Option<&Path>) -> Re
     let beyond = if base_limits { wgpu::Features::empty() } else { wgpu::Features::SUBGROUP };
     let features = adapter.features() & (wgpu::Features::PIPELINE_CACHE | beyond);
     let subgroups = features.contains(wgpu::Features::SUBGROUP);
+    let language = instance().wgsl_language_features();
+    let packed_dots =
+        !base_limits && language.contains(wgpu::WgslLanguageFeatures::Packed4x8IntegerDotProduct);
     let desc = wgpu::DeviceDescriptor {
         label: Some("firth"),
         required_limits: limits.clone(),
@@ -173,7 +178,7 @@ pub(crate) fn open(index: usize, base_limits: bool, folder: Option<&Path>) -> Re
     let f = fault.clone();
     device.set_device_lost_callback(move |reason, text| f.set(format!("{reason:?}: {text}")));
     let cache = folder.and_then(|f| DiskCache::open(&device, &adapter.get_info(), f));
-    Ok(Connection { summary, device, queue, limits, subgroups, cache, fault })
+    Ok(Connection { summary, device, queue, limits, subgroups, packed_dots, cache, fault })
 }
 
 /// Kernels are written for the base: what is raised is how much memory one binding may show.

@@ -77,7 +77,7 @@ impl Agreed {
         Ok(equal)
     }
 
-    /// Whether the fast kernel of a product with a weight of this format and shape may be used. Says so where it differs.
+    /// Whether the fast kernels of a product with a weight of this format and shape may be used. Says so where they differ.
     pub fn ask(
         &self,
         shared: &Arc<Shared>,
@@ -94,13 +94,13 @@ impl Agreed {
         let equal = match trial(shared, segment, op, dims) {
             Err(LoadError::OutOfMemory { .. }) => {
                 tracing::warn!(
-                    "{device}: no room to try the tile kernel of {format:?} [{k}, {n}], it is not used"
+                    "{device}: no room to try the fast kernels of {format:?} [{k}, {n}], they are not used"
                 );
                 false
             }
             Ok(false) => {
                 tracing::warn!(
-                    "{device}: the tile kernel of {format:?} [{k}, {n}] is not used: its bits differ"
+                    "{device}: the fast kernels of {format:?} [{k}, {n}] are not used: their bits differ"
                 );
                 false
             }

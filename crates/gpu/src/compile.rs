@@ -269,7 +269,7 @@ impl<'a> CompileCx<'a> {
         Ok(())
     }
 
-    /// Whether the product of an op takes the fast kernel for many rows.
+    /// Whether the product of an op takes the fast kernels: that for many rows, packed dot products.
     pub fn is_fast(&self, op: &SegOp, w: &StoredWeight) -> Result<bool, LoadError> {
         let Some(format) = w.format.filter(|_| w.n_matrices() == 1) else { return Ok(false) };
         match self.choice {
@@ -291,6 +291,18 @@ impl<'a> CompileCx<'a> {
             Choice::Fast => Ok(true),
             Choice::Agreed if self.dry.is_some() || !self.shared.fast => Ok(false),
             Choice::Agreed => self.shared.agreed.ask_subgroups(self.shared, self.segment),
+        }
+    }
+
+    /// Whether products with experts take fast kernels: where all products that were tried may.
+    pub fn is_fast_by_expert(&self) -> bool {
+        match self.choice {
+            Choice::Portable => false,
+            Choice::Fast => true,
+            Choice::Agreed => {
+                let (used, asked) = self.shared.agreed.count();
+                self.dry.is_none() && self.shared.fast && asked > 0 && used == asked
+            }
         }
     }
 

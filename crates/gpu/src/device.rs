@@ -24,8 +24,8 @@ pub struct GpuOptions {
     /// Whether loops stay loops in kernels, for the sake of the driver's compiler; on adapters that are CPUs when
     /// `None`. The bits are the same.
     pub compact: Option<bool>,
-    /// Whether products of many rows take kernels that share activations in workgroup memory, and sums of rows run among the
-    /// invocations of subgroups, where the adapter has them and these kernels give the bits of the portable ones; when `None`,
+    /// Whether products of many rows take kernels that share activations in workgroup memory, products of quantised weights
+    /// packed dot products, and sums of rows run among the invocations of subgroups, where the adapter has them and these kernels give the bits of the portable ones; when `None`,
     /// on adapters that are no CPUs.
     pub fast: Option<bool>,
     /// Folder in which compiled kernels are kept for the next load, where the driver hands them out; none is kept when

@@ -88,6 +88,27 @@ impl Format {
         }
     }
 
+    /// Values of activations that share a scale where they meet this layout as integers of 8 bits; `None` where they meet it
+    /// as f32.
+    pub fn act_block(self) -> Option<usize> {
+        match self {
+            Format::F32 | Format::F16 | Format::Bf16 => None,
+            Format::Q8_0
+            | Format::Q4_0
+            | Format::Q4_1
+            | Format::Q5_0
+            | Format::Q5_1
+            | Format::Iq4Nl
+            | Format::Mxfp4 => Some(32),
+            Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K | Format::Iq4Xs => Some(256),
+        }
+    }
+
+    /// Whether its blocks have a minimum besides their scale.
+    pub fn has_minimum(self) -> bool {
+        matches!(self, Format::Q4_1 | Format::Q5_1 | Format::Q2K | Format::Q4K | Format::Q5K)
+    }
+
     /// Bytes of the scale of a block and where it stands, for formats whose blocks share a unit.
     fn scale(self) -> Option<(usize, usize)> {
         match self {

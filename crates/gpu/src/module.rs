@@ -51,7 +51,8 @@ pub struct Shape<'a> {
 /// `ld0(a)` reads word `a` of operand 0, `lf0(a)` the same as f32, `own(a)` the kernel's first own buffer.
 /// `rt(n)` is `n`; in a compact text the driver's compiler does not know it, and leaves loops up to it alone.
 /// `buf0` and so on are the buffers, those of one op after those of another. Each `$NAME` of the parts is replaced;
-/// `fin(v, i0, r)` is what is to be written for element `i0` of row `r`, of value `v`. `$Z` is the workgroup's number on the third axis where that is the kernel's.
+/// `fin(v, i0, r)` is what is to be written for element `i0` of row `r`, of value `v`. `$Z` is the workgroup's number on the third axis where that is the kernel's,
+/// `$PB` where the op's parameters start, in a form that shows compilers that a workgroup has but one.
 pub fn text(shape: &Shape, parts: &[String], values: &[(&str, String)]) -> String {
     let n = shape.members.len();
     let mut out = PRELUDE.replace("$PARAMS", &(32 * n).to_string());
@@ -96,6 +97,12 @@ pub fn text(shape: &Shape, parts: &[String], values: &[(&str, String)]) -> Strin
     body = body.replace("$BUF", &shape.own.to_string());
     body = body.replace("$Z", if n == 1 { "g.z" } else { "0u" });
     let follows = shape.follows.contains(&true);
+    let own = match (n, follows) {
+        (1, _) => "0u",
+        (_, true) => "own_params",
+        _ => "(g.z * 32u)",
+    };
+    body = body.replace("$PB", own);
     if follows {
         body = in_turn(&body, shape.follows);
     }
@@ -133,7 +140,9 @@ fn in_turn(body: &str, follows: &[bool]) -> String {
         names += parameter.split_once(':').expect("a type").0;
         names += ", ";
     }
-    let serve = format!("{}fn serve({plain}) {{\n{}", &body[..entry], &body[end + ") {\n".len()..]);
+    let plain = plain.trim_end().trim_end_matches(',');
+    let (head, rest) = (&body[..entry], &body[end + ") {\n".len()..]);
+    let serve = format!("{head}fn serve({plain}, own_params: u32) {{\n{rest}");
     let (mut cases, mut turn) = (String::new(), 0);
     for (m, follows) in follows.iter().enumerate() {
         cases += &match (follows, m) {
@@ -143,7 +152,7 @@ fn in_turn(body: &str, follows: &[bool]) -> String {
             (false, _) => format!("}}\ncase {turn}u: {{\n"),
         };
         turn += u32::from(!follows);
-        cases += &format!("PB = {}u;\nserve({names});\n", 32 * m);
+        cases += &format!("PB = {0}u;\nserve({names}{0}u);\n", 32 * m);
     }
     format!(
         "{serve}\n{attributes}fn main({parameters}) {{\nswitch (g.z) {{\n{cases}}}\ndefault: {{}}\n}}\n}}\n"

@@ -23,7 +23,7 @@ use crate::load::Engine;
 
 /// The number of the bits that `docs/numerics.md` defines, raised whenever those of any kernel or the order of a device's
 /// states change.
-pub const NUMERICS: u32 = 2;
+pub const NUMERICS: u32 = 3;
 
 /// What of a loaded model state files need.
 pub(crate) struct Identity {

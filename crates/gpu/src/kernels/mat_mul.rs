@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use firth_graph::{Extents, LoadError, Op, SegOp, Type};
 
-use super::Kernel;
+use super::{Kernel, dots};
 use crate::compile::{self, CompileCx, Groups, MAX_GROUPS, Share, in_words, linear};
 use crate::decode;
 use crate::format::CHUNK;
@@ -33,18 +33,18 @@ fn embeds(_: &Op, inputs: &[Type]) -> bool {
 /// Tokens that a workgroup takes, and the rows of activations from which on.
 const TILES: [(usize, usize); 3] = [(1, 0), (4, 2), (16, 7)];
 
-/// The tile for a step, and the workgroups along tokens; none where another tile serves.
-fn tiles_of(tile: usize, rows: usize) -> usize {
-    let serves = TILES.iter().rposition(|(_, from)| rows >= *from).unwrap_or(0);
+/// The tile for a step of those that there are, and the workgroups along tokens; none where another tile serves.
+fn tiles_of((tile, tiles): (usize, usize), rows: usize) -> usize {
+    let serves = TILES[..tiles].iter().rposition(|(_, from)| rows >= *from).unwrap_or(0);
     if serves == tile { rows.div_ceil(TILES[tile].0) } else { 0 }
 }
 
 /// The lines of each of `m` tokens.
-fn each(m: usize, line: impl Fn(usize) -> String) -> String {
+pub(super) fn each(m: usize, line: impl Fn(usize) -> String) -> String {
     (0..m).map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn tree(lanes: usize) -> String {
+pub(super) fn tree(lanes: usize) -> String {
     let p = |j: usize| format!("part[p + {}u]", j * PANEL);
     let pair = |a: String, b: String| format!("({a} + {b})");
     let mut all: Vec<String> = (0..lanes).map(p).collect();
@@ -114,11 +114,20 @@ fn panel_groups(w: &StoredWeight, part: &Part) -> usize {
 
 fn mat_mul(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
     let w = cx.weight(op.inputs[0]).expect("the matrix is a weight");
+    let quantised = w.format.filter(|f| f.act_block().is_some());
     let fast = cx.is_fast(op, &w)?;
+    // Of quantised weights many tokens have the fast kernel or none of their own.
+    let tiles = if quantised.is_none() || fast && dots::has_tile(&w) { 3 } else { 2 };
     for part in &w.parts {
-        for (tile, (m, _)) in TILES.iter().enumerate() {
+        for (tile, (m, _)) in TILES[..tiles].iter().enumerate() {
             if fast && tile + 1 == TILES.len() {
-                push(cx, op, &w, part, (tile, 4), TILE, tile_names(cx, &w))?;
+                let (texts, values) = match quantised {
+                    Some(f) => (dots::texts(cx, f, true, true), dots::tile_names(cx, &w)),
+                    None => {
+                        (vec![decode::text(w.format.expect("in panels")), TILE.into()], tile_names(cx, &w))
+                    }
+                };
+                push(cx, op, &w, part, (tile, tiles, 4), &texts, values)?;
                 continue;
             }
             let mut values = vec![
@@ -127,11 +136,27 @@ fn mat_mul(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
                 ("TOKENS", "rows(0u)".to_string()),
                 ("ROWS", each(*m, |i| format!("let x{i} = row(0u, min(first + {i}u, last));"))),
             ];
-            values.extend(names(cx, &w, *m, |i| format!("base(1u) + (first + {i}u) * scalar(4u)")));
-            push(cx, op, &w, part, (tile, 1), TEXT, values)?;
+            let (texts, rest) =
+                texts(cx, &w, (*m, fast), |i| format!("base(1u) + (first + {i}u) * scalar(4u)"));
+            values.extend(rest);
+            push(cx, op, &w, part, (tile, tiles, 1), &texts, values)?;
         }
     }
     Ok(())
+}
+
+/// The texts of a kernel of `m` tokens a workgroup, by the form in which activations meet the weight, and their names.
+fn texts(
+    cx: &CompileCx,
+    w: &StoredWeight,
+    (m, fast): (usize, bool),
+    y: impl Fn(usize) -> String,
+) -> (Vec<String>, Vec<(&'static str, String)>) {
+    let format = w.format.expect("in panels");
+    match format.act_block() {
+        Some(_) => (dots::texts(cx, format, fast, false), dots::names(w, m, y)),
+        None => (vec![decode::text(format), TEXT.into()], names(cx, w, m, y)),
+    }
 }
 
 /// A kernel of a product: the steps that it serves, and how many panels a workgroup takes.
@@ -140,15 +165,15 @@ fn push(
     op: &SegOp,
     w: &StoredWeight,
     part: &Part,
-    (tile, beside): (usize, usize),
-    text: &str,
+    (tile, tiles, beside): (usize, usize, usize),
+    texts: &[String],
     values: Vec<(&'static str, String)>,
 ) -> Result<(), LoadError> {
     let shape = cx.layout(op.inputs[1]).shape;
     let panels = panel_groups(w, part).div_ceil(beside);
     let groups: Groups = Box::new(move |e: &Extents| {
         let d = shape.dims(e);
-        over_tokens(panels, tiles_of(tile, d[1] * d[2] * d[3]))
+        over_tokens(panels, tiles_of((tile, tiles), d[1] * d[2] * d[3]))
     });
     cx.weight = TILES[tile].0 * beside;
     let pushed = cx.push(compile::Kernel {
@@ -156,7 +181,7 @@ fn push(
         operands: &[op.inputs[1], op.results[0]],
         scalars: &scalars(w, part),
         buffers: vec![(part.buffer.clone(), false)],
-        parts: &[&decode::text(w.format.expect("in panels")), text],
+        parts: &texts.iter().map(String::as_str).collect::<Vec<_>>(),
         values,
         groups,
         share: share(cx, op.inputs[1]),
@@ -165,15 +190,19 @@ fn push(
     pushed
 }
 
-/// What stands for the names in the text of a tile in workgroup memory.
-fn tile_names(cx: &CompileCx, w: &StoredWeight) -> Vec<(&'static str, String)> {
-    let (lanes, (values, words)) = (w.lanes(), w.format.expect("in panels").unit());
-    // The lanes in the order in which neighbours join: the bits of the turn mirrored.
-    let lane = match lanes {
+/// The lanes in the order in which neighbours join: the bits of the turn mirrored.
+pub(super) fn lane_of_turn(lanes: usize) -> &'static str {
+    match lanes {
         1 => "0u",
         4 => "((turn & 1u) << 1u) | (turn >> 1u)",
         _ => "((turn & 1u) << 2u) | (turn & 2u) | (turn >> 2u)",
-    };
+    }
+}
+
+/// What stands for the names in the text of a tile in workgroup memory.
+fn tile_names(cx: &CompileCx, w: &StoredWeight) -> Vec<(&'static str, String)> {
+    let (lanes, (values, words)) = (w.lanes(), w.format.expect("in panels").unit());
+    let lane = lane_of_turn(lanes);
     let vectors =
         ["a", "b", "c", "d"].into_iter().flat_map(|v| ["x", "y", "z", "w"].map(|c| format!("w.{v}.{c}")));
     let steps: String = vectors
@@ -232,7 +261,8 @@ fn experts(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
                 "let x0 = base(0u) + select(u, 0u, scalar(9u) == 1u) * s1(0u) + t * s2(0u);".to_string(),
             ),
         ];
-        let mut rest = names(cx, &w, 1, |_| format!("base({result}u) + first * scalar(4u)"));
+        let (texts, mut rest) =
+            texts(cx, &w, (1, cx.is_fast_by_expert()), |_| format!("base({result}u) + first * scalar(4u)"));
         if let Some((_, store)) = rest.iter_mut().find(|(n, _)| *n == "STORE") {
             *store = store.replace("inside &&", "here && inside &&");
         }
@@ -247,7 +277,7 @@ fn experts(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
             operands: &operands,
             scalars: &s,
             buffers: vec![(part.buffer.clone(), false)],
-            parts: &[&decode::text(w.format.expect("in panels")), TEXT],
+            parts: &texts.iter().map(String::as_str).collect::<Vec<_>>(),
             values,
             groups,
             share: share(cx, y),

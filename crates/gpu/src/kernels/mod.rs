@@ -2,6 +2,7 @@
 
 mod attention;
 mod copy;
+mod dots;
 pub(crate) mod elementwise;
 mod mat_mul;
 mod norm;

@@ -32,7 +32,7 @@ fn values(first: u32, last: u32, at: u32, k: u32) -> vec4<f32> {
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) g: vec3<u32>, @builtin(local_invocation_index) l: u32) {
     let k = scalar(0u);
-    let chunks = scalar(1u);
+    let chunks = shared_scalar($PB, 1u);
     let first = (g.y + $Z * 65535u) * 16u;
     let n = rows(0u);
     let last = max(n, 1u) - 1u;

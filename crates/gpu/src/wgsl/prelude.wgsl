@@ -23,6 +23,8 @@ fn rows(o: u32) -> u32 { return n1(o) * n2(o) * n3(o); }
 
 // Scalars of the op.
 fn scalar(i: u32) -> u32 { return P[PB + 27u + i / 4u][i % 4u]; }
+// The same, where compilers must see that it is one for a workgroup: of the op whose parameters start at pb.
+fn shared_scalar(pb: u32, i: u32) -> u32 { return P[pb + 27u + i / 4u][i % 4u]; }
 fn scalar_f(i: u32) -> f32 { return bitcast<f32>(scalar(i)); }
 
 // Indices on axes 1 to 3 of row r of operand o.
