@@ -20,10 +20,15 @@ const TABLE: usize = 20;
 
 /// The graph of a seed, with its steps.
 pub fn case(seed: usize) -> Case {
+    case_of(seed, true)
+}
+
+/// The same; where `quantised` is not set, weights of quantised types are F16 instead.
+pub fn case_of(seed: usize, quantised: bool) -> Case {
     let name = format!("random {seed}");
     let mut rng = Rng::new(&name);
     let mut out = Case::new(name, BOUNDS, |g| {
-        let mut b = Build { g, rng: &mut rng, pool: Vec::new(), weights: 0, layer: 0, states: 0 };
+        let mut b = Build { g, rng: &mut rng, quantised, pool: Vec::new(), weights: 0, layer: 0, states: 0 };
         b.start();
         for _ in 0..4 + b.rng.below(14) {
             b.grow();
@@ -49,6 +54,8 @@ pub fn case(seed: usize) -> Case {
 struct Build<'a> {
     g: &'a mut Graph,
     rng: &'a mut Rng,
+    /// Whether weights may be of quantised types.
+    quantised: bool,
     /// f32 values with a symbolic slowest axis.
     pool: Vec<Node>,
     weights: usize,
@@ -138,6 +145,7 @@ impl Build<'_> {
 
     /// A weight: now and then one that is there already.
     fn weight(&mut self, what: &str, dtype: Dtype, axes: &[usize]) -> Node {
+        let dtype = if self.quantised || dtype.block_len() == 1 { dtype } else { Dtype::F16 };
         let fresh = self.weights == 0 || !self.rng.once_in(3);
         self.weights += usize::from(fresh);
         let name = format!("{what} {} {axes:?} {}", dtype.name(), self.weights);

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use firth_conformance::harness::{Case, same};
+use firth_conformance::data::{self, Rng};
+use firth_conformance::harness::{Ask, Case, Values, compare, cpu, same};
 use firth_conformance::{cases, gpu, wgsl};
+use firth_cpu::Level;
 use firth_gpu::GpuOptions;
 use firth_graph::Device;
 use firth_quant::Dtype;
@@ -71,9 +73,97 @@ fn fast_products() {
     let (used, asked) = device.fast_products();
     println!("{used} of {asked} fast kernels are used");
     assert!(asked > 20 && used == asked, "{used} of {asked} give the portable kernels' bits");
+    // Several in a dispatch; experts follow what was found.
+    let together = [Dtype::F16, Dtype::Q8_0].map(cases::products::together);
+    let by_expert =
+        cases::group("experts").into_iter().filter(|c| c.name.starts_with("mat_mul_experts Q8_0"));
+    let failed: Vec<String> =
+        together.into_iter().chain(by_expert).filter_map(|c| gpu::check(&c, &on).err()).collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    for name in ["mat_mul", "mat_mul_experts"] {
+        let packed = device.kernels().iter().any(|(n, text)| *n == name && text.contains("dot4I8Packed"));
+        assert!(packed, "no kernel of {name} has packed dot products");
+    }
     for (name, text) in device.kernels() {
         wgsl::audit(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
     }
+    wgsl::dump(&device.kernels());
+}
+
+/// What another order of a sum may change in products whose activations are the same integers.
+const NEAR_CPU: f64 = 1e-12;
+
+/// Activations of every kind: zeros, next to nothing, not finite, of one magnitude, and others.
+fn all_kinds(ask: &Ask, rng: &mut Rng) -> Option<Values> {
+    let k = ask.n() / ask.x.t;
+    let mut all = rng.values(ask.n());
+    for (r, row) in all.chunks_mut(k).enumerate() {
+        match r {
+            1 => row.fill(0.0),
+            2 => row[k / 2..].iter_mut().for_each(|v| *v *= 1e-37),
+            3 => row[k - 1] = f32::NAN,
+            4 => row[7] = f32::NEG_INFINITY,
+            5 => row.iter_mut().for_each(|v| *v = v.signum()),
+            6 => row[k / 3] = 1e6,
+            _ => {}
+        }
+    }
+    Some(Values::F(all))
+}
+
+/// Products of quantised weights meet the CPU's blocks of activations, by plain integers and by packed dot products: its bits
+/// where a sum has one term, and next to them where lanes share it or the driver's fma rounds twice.
+#[test]
+fn quantised_products_as_on_the_cpu() {
+    let (Some(plain), Some(fast)) =
+        (gpu::device(), gpu::open(GpuOptions { fast: Some(true), ..GpuOptions::default() }))
+    else {
+        return;
+    };
+    let fast: Arc<dyn Device> = Arc::new(fast);
+    let on = cpu("cpu", Level::detect(), 1, Vec::new());
+    let one = [Dtype::Q8_0, Dtype::Q4_0, Dtype::Q5_0, Dtype::IQ4_NL, Dtype::MXFP4];
+    let many = [
+        (Dtype::Q4_1, 96),
+        (Dtype::Q5_1, 96),
+        (Dtype::Q2_K, 768),
+        (Dtype::Q3_K, 768),
+        (Dtype::Q4_K, 768),
+        (Dtype::Q5_K, 768),
+        (Dtype::Q6_K, 768),
+        (Dtype::IQ4_XS, 768),
+        // Activations in pieces.
+        (Dtype::Q8_0, 2592),
+        (Dtype::Q4_K, 2304),
+    ];
+    let mut failed = Vec::new();
+    for (dtype, k) in one.map(|d| (d, 32)).into_iter().chain(many) {
+        let case = cases::products::tall(dtype, k, 45, 9).fill(all_kinds);
+        let expected = gpu::bits(&case, &on).expect("the CPU has all types");
+        for device in [&plain, &fast] {
+            let found = gpu::bits(&case, device).expect("the GPU has all types");
+            let outcome = match k {
+                32 => same(&case, &found, &expected).then_some(()).ok_or("other bits".to_string()),
+                _ => found.iter().flatten().zip(expected.iter().flatten()).try_for_each(|(a, b)| {
+                    compare(&data::decode(Dtype::F32, a), &data::decode(Dtype::F32, b), NEAR_CPU)
+                }),
+            };
+            failed.extend(outcome.err().map(|e| format!("{}: {e}", case.name)));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// The same where kernels are written out for the compilers of GPUs.
+#[test]
+fn fast_products_written_out() {
+    let options = GpuOptions { fast: Some(true), compact: Some(false), ..GpuOptions::default() };
+    let Some(device) = gpu::open(options) else { return };
+    let device = Arc::new(device);
+    let on: Arc<dyn Device> = device.clone();
+    let case = cases::products::tall(Dtype::Q4_K, 768, 70, 17);
+    gpu::check(&case, &on).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(device.fast_products(), (1, 1), "kernels used, of those that were tried");
     wgsl::dump(&device.kernels());
 }
 

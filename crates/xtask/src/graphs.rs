@@ -34,7 +34,7 @@ pub fn run(a: &Args) -> Result<bool> {
     (0..a.graphs).for_each(|seed| split::one(seed, &device, &mut t));
     t.failed.iter().for_each(|f| println!("{f}"));
     println!(
-        "{} loaded ({} of them without rounded activations), {} cross between devices, {} refused; {} judged by the CPU's own error, {} failed",
+        "{} loaded ({} of them without rounded activations), {} cross between devices, {} refused; {} outputs judged by the CPU's own error, {} failed",
         t.loaded,
         t.exact,
         t.crossed,

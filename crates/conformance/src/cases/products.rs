@@ -1,5 +1,6 @@
 //! Products with a weight of every type.
 
+use firth_graph::ActKind;
 use firth_graph::op::*;
 use firth_quant::Dtype;
 
@@ -32,6 +33,22 @@ pub fn cases() -> Vec<Case> {
     }
     out.push(two_forms());
     out
+}
+
+/// Several products of one value, which may run at once: two whose results meet element for element, and another.
+pub fn together(dtype: Dtype) -> Case {
+    let case = Case::new(format!("products of one value with {}", dtype.name()), rows(13), |g| {
+        let x = floats(g, "x", wide(256));
+        let mut product = |name: &str| {
+            let w = weight(g, name, dtype, &[256, 70]);
+            g.push(MatMul, &[w, x])
+        };
+        let [gate, up, other] = ["gate", "up", "other"].map(&mut product);
+        let y = g.push(GatedAct { kind: ActKind::Silu }, &[gate, up]);
+        g.output("y", y);
+        g.output("other", other);
+    });
+    case.steps(&[rows(13)])
 }
 
 pub(super) fn product(dtype: Dtype, k: usize, n: usize) -> Case {
