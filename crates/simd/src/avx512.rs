@@ -70,6 +70,21 @@ impl Simd for Avx512 {
         unsafe { _mm512_storeu_ps(p, a) }
     }
     #[inline(always)]
+    unsafe fn touch(self, p: *const u8) {
+        #[inline]
+        #[target_feature(enable = "avx512f")]
+        unsafe fn load(p: *const u8) {
+            let _line: __m512i;
+            // SAFETY: the caller vouches for 64 bytes; the register is dropped.
+            unsafe {
+                std::arch::asm!("vmovdqu64 {0}, [{1}]", out(zmm_reg) _line, in(reg) p,
+                    options(readonly, nostack, preserves_flags));
+            }
+        }
+        // SAFETY: the token exists only after detection; the caller vouches for 64 bytes.
+        unsafe { load(p) }
+    }
+    #[inline(always)]
     unsafe fn load_f16_ptr(self, p: *const u16) -> __m512 {
         // SAFETY: the caller vouches for 32 bytes.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }

@@ -180,6 +180,16 @@ pub trait Simd: Copy + Send + Sync + 'static {
         self.load_i32(&out)
     }
 
+    /// Loads a line ahead of its use and drops it. Unlike a prefetch, a load into a vector register sets the hardware's
+    /// own reading ahead going, which has more lines in flight. Nothing where registers are emulated.
+    ///
+    /// # Safety
+    /// 64 bytes at `p` are readable.
+    #[inline(always)]
+    unsafe fn touch(self, p: *const u8) {
+        let _ = p;
+    }
+
     /// Asks for the cache line at `p`; any address is allowed.
     #[inline(always)]
     fn prefetch(self, p: *const u8) {

@@ -9,7 +9,7 @@ use firth_simd::{Kernel, Level, Simd};
 
 use super::block32::{NL_PLUS_128, Offset, dot, nibbles, short_groups, start};
 use super::layout::PANEL;
-use super::tiles::{TileFn, ahead, eight, opaque};
+use super::tiles::{AHEAD, Ahead, TileFn, eight, opaque, prefetch_ahead};
 
 /// How minima are held.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,9 @@ pub(crate) trait Super: 'static {
     const MINIMA: Minima = Minima::None;
     /// Whether panels lie in memory rather than in a cache.
     const COLD: bool = true;
-    /// Bytes that the nearest cache is ahead by.
+    /// Bytes that loads for one row run ahead; more than those of a chunk where it is not read in order.
+    const AHEAD: usize = AHEAD;
+    /// Bytes that the nearest cache is ahead by, for several rows.
     const NEAR: usize = 1024;
     /// Values of a sub-block.
     const SUB: usize = 256 / (Self::CHUNKS * Self::PARTS);
@@ -131,6 +133,7 @@ impl Super for Q6_K {
     const PARTS: usize = 4;
     const OFFSET: Offset = Offset::Shift(5);
     const TOP: usize = 63;
+    const AHEAD: usize = 3072;
     #[inline(always)]
     fn sixteenth(chunk: usize, part: usize) -> usize {
         8 * (chunk / 2) + 2 * part + chunk % 2
@@ -366,7 +369,7 @@ unsafe fn widen_block<S: Simd, B: Super>(s: S, p: *const u8, dst: *mut u8) {
                     }
                     for g in 0..B::SUB / 4 {
                         if h == 0 {
-                            fetch::<S, B>(s, p, chunk, part * (B::SUB / 4) + g);
+                            prefetch_step::<S, B>(s, p, chunk, part * (B::SUB / 4) + g);
                         }
                         let to = WIDE_BYTES + (sub * (B::SUB / 4) + g) * 128 + 64 * h;
                         s.store_i_ptr(dst.add(to), B::group(s, p, chunk, part, g, h));
@@ -377,13 +380,33 @@ unsafe fn widen_block<S: Simd, B: Super>(s: S, p: *const u8, dst: *mut u8) {
     }
 }
 
-/// Asks for the lines that step `step` of a chunk fetches well ahead, and for those that it brings nearest. The hardware
-/// does neither for these kernels: few of their loads are in flight at a time.
+/// Brings the lines ahead that step `step` of a chunk has, for `NR` rows.
+///
+/// # Safety
+/// `p` is a whole block of `B`, and `ahead` is its own.
 #[inline(always)]
-fn fetch<S: Simd, B: Super>(s: S, p: *const u8, chunk: usize, step: usize) {
+unsafe fn fetch<S: Simd, B: Super, const NR: usize>(
+    s: S,
+    p: *const u8,
+    ahead: Ahead,
+    chunk: usize,
+    step: usize,
+) {
+    if const { NR > 1 } {
+        return prefetch_step::<S, B>(s, p, chunk, step);
+    }
+    let (bytes, steps) = (B::BYTES / B::CHUNKS, 64 / B::CHUNKS);
+    // SAFETY: a part of the block, which ends with a line.
+    unsafe { ahead.load(s, chunk * bytes / 64 * 64, step, steps, bytes.div_ceil(64)) };
+}
+
+/// Asks for the lines that step `step` of a chunk fetches well ahead, and for those that it brings nearest. The hardware
+/// does neither where few loads are in flight at a time.
+#[inline(always)]
+fn prefetch_step<S: Simd, B: Super>(s: S, p: *const u8, chunk: usize, step: usize) {
     let (bytes, steps) = (B::BYTES / B::CHUNKS, 64 / B::CHUNKS);
     let p = p.wrapping_add(chunk * bytes);
-    ahead(p, step, steps, bytes);
+    prefetch_ahead(p, step, steps, bytes);
     let mut line = step;
     while line < bytes.div_ceil(64) {
         s.prefetch(p.wrapping_add(B::NEAR + 64 * line));
@@ -412,6 +435,7 @@ impl<B: Super> TileFn for Blocks256<B> {
     unsafe fn tile<S: Simd, const NR: usize, const NH: usize>(
         s: S,
         panel: *const u8,
+        end: *const u8,
         tile: *const u8,
         stride: usize,
         k: usize,
@@ -432,7 +456,7 @@ impl<B: Super> TileFn for Blocks256<B> {
                     minus: minus.add(b * 16 * stride),
                     pairs: minus.add((k / 16 + b * 4) * stride),
                 };
-                block::<S, B, NR, NH>(s, panel.add(b * B::BYTES), &act, stride, half, &mut sums);
+                block::<S, B, NR, NH>(s, panel.add(b * B::BYTES), end, &act, stride, half, &mut sums);
             }
         }
         sums
@@ -447,11 +471,13 @@ impl<B: Super> TileFn for Blocks256<B> {
 unsafe fn block<S: Simd, B: Super, const NR: usize, const NH: usize>(
     s: S,
     p: *const u8,
+    end: *const u8,
     act: &Q256,
     stride: usize,
     half: usize,
     sums: &mut [[S::F; NH]; NR],
 ) {
+    let ahead = Ahead::of(p, B::BYTES, B::AHEAD, end);
     let mut isum = [[s.splat_i(0); NH]; NR];
     // Minus J where minima come per 16.
     let mut jsum = [[s.splat_i(0); NH]; NR];
@@ -466,10 +492,10 @@ unsafe fn block<S: Simd, B: Super, const NR: usize, const NH: usize>(
                             if const { matches!(S::LEVEL, Level::Avx2) } {
                                 for h in 0..NH {
                                     let (i, j) = (&mut isum, &mut jsum);
-                                    half_sub::<S, B, NR, NH>(s, p, act, stride, half, h, chunk, $part, i, j);
+                                    half_sub::<S, B, NR, NH>(s, p, ahead, act, stride, half, h, chunk, $part, i, j);
                                 }
                             } else {
-                                sub::<S, B, NR, NH>(s, p, act, stride, half, chunk, $part, &mut isum, &mut jsum);
+                                sub::<S, B, NR, NH>(s, p, ahead, act, stride, half, chunk, $part, &mut isum, &mut jsum);
                             }
                         }
                     )*};
@@ -477,7 +503,7 @@ unsafe fn block<S: Simd, B: Super, const NR: usize, const NH: usize>(
                 part!(0, 1, 2, 3, 4, 5, 6, 7);
             } else {
                 for part in 0..B::PARTS {
-                    sub::<S, B, NR, NH>(s, p, act, stride, half, chunk, part, &mut isum, &mut jsum);
+                    sub::<S, B, NR, NH>(s, p, ahead, act, stride, half, chunk, part, &mut isum, &mut jsum);
                 }
             }
         }
@@ -522,6 +548,7 @@ unsafe fn block<S: Simd, B: Super, const NR: usize, const NH: usize>(
 unsafe fn sub<S: Simd, B: Super, const NR: usize, const NH: usize>(
     s: S,
     p: *const u8,
+    ahead: Ahead,
     act: &Q256,
     stride: usize,
     half: usize,
@@ -548,8 +575,9 @@ unsafe fn sub<S: Simd, B: Super, const NR: usize, const NH: usize>(
         eight!(S::LEVEL, g => {
             if g < B::SUB / 4 {
                 if const { B::COLD } {
-                    fetch::<S, B>(s, p, chunk, part * (B::SUB / 4) + g);
+                    fetch::<S, B, NR>(s, p, ahead, chunk, part * (B::SUB / 4) + g);
                 }
+                let p = if const { NR == 1 && B::COLD } { opaque(p) } else { p };
                 let mut w = [s.splat_i(0); NH];
                 for h in 0..NH {
                     w[h] = B::group(s, p, chunk, part, g, half + h);
@@ -587,6 +615,7 @@ unsafe fn sub<S: Simd, B: Super, const NR: usize, const NH: usize>(
 unsafe fn half_sub<S: Simd, B: Super, const NR: usize, const NH: usize>(
     s: S,
     p: *const u8,
+    ahead: Ahead,
     act: &Q256,
     stride: usize,
     half: usize,
@@ -609,7 +638,7 @@ unsafe fn half_sub<S: Simd, B: Super, const NR: usize, const NH: usize>(
         eight!(S::LEVEL, g => {
             if g < B::SUB / 4 {
                 if const { B::COLD } && half + h == 0 {
-                    fetch::<S, B>(s, p, chunk, part * (B::SUB / 4) + g);
+                    fetch::<S, B, NR>(s, p, ahead, chunk, part * (B::SUB / 4) + g);
                 }
                 let w = B::group(s, p, chunk, part, g, half + h);
                 for r in 0..NR {

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use firth_simd::{Level, Simd};
 
-use super::tiles::{TileFn, ahead, eight};
+use super::tiles::{AHEAD, Ahead, TileFn, eight, opaque, prefetch_ahead};
 
 /// Values of IQ4_NL and IQ4_XS nibbles, plus 128.
 pub(crate) const NL_PLUS_128: [u8; 16] =
@@ -151,6 +151,20 @@ pub(crate) const fn short_groups(top: usize) -> usize {
     n
 }
 
+/// Brings the lines ahead that step `g` of eight has.
+///
+/// # Safety
+/// `p` is a whole panel block, and `ahead` is its own.
+#[inline(always)]
+unsafe fn fetch<S: Simd, B: Block, const NR: usize>(s: S, p: *const u8, ahead: Ahead, g: usize) {
+    if const { NR == 1 } {
+        // SAFETY: whole lines of the block.
+        unsafe { ahead.load(s, 0, g, 8, B::BYTES / 64) };
+    } else {
+        prefetch_ahead(p, g, 8, B::BYTES);
+    }
+}
+
 /// The integer sums of a block for one half of a panel, where 16 registers are all there are: sums of as many groups as
 /// 16 bits hold, widened together.
 ///
@@ -160,6 +174,7 @@ pub(crate) const fn short_groups(top: usize) -> usize {
 unsafe fn half_sums<S: Simd, B: Block, const NR: usize>(
     s: S,
     p: *const u8,
+    ahead: Ahead,
     q: *const i32,
     stride: usize,
     h: usize,
@@ -170,7 +185,8 @@ unsafe fn half_sums<S: Simd, B: Block, const NR: usize>(
     let (mut acc, mut short) = (from, [s.splat_i(0); NR]);
     eight!(S::LEVEL, g => {
         if h == 0 {
-            ahead(p, g, 8, B::BYTES);
+            // SAFETY: the caller vouches for the block.
+            unsafe { fetch::<S, B, NR>(s, p, ahead, g) };
         }
         // SAFETY: handed on to the caller.
         let w = unsafe { B::group(s, p, g, h) };
@@ -200,6 +216,7 @@ impl<B: Block> TileFn for Blocks32<B> {
     unsafe fn tile<S: Simd, const NR: usize, const NH: usize>(
         s: S,
         panel: *const u8,
+        end: *const u8,
         tile: *const u8,
         stride: usize,
         k: usize,
@@ -217,6 +234,7 @@ impl<B: Block> TileFn for Blocks32<B> {
             let scaled = d.add(2 * n_blocks * stride);
             for b in 0..n_blocks {
                 let p = panel.add(b * B::BYTES);
+                let ahead = Ahead::of(p, B::BYTES, AHEAD, end);
                 let q = q.add(b * 8 * stride);
                 let mut acc = [[s.splat_i(0); NH]; NR];
                 for r in 0..NR {
@@ -229,14 +247,15 @@ impl<B: Block> TileFn for Blocks32<B> {
                         for r in 0..NR {
                             from[r] = acc[r][h];
                         }
-                        let sums = half_sums::<S, B, NR>(s, p, q, stride, half + h, from);
+                        let sums = half_sums::<S, B, NR>(s, p, ahead, q, stride, half + h, from);
                         for r in 0..NR {
                             acc[r][h] = sums[r];
                         }
                     }
                 } else {
                     eight!(S::LEVEL, g => {
-                        ahead(p, g, 8, B::BYTES);
+                        fetch::<S, B, NR>(s, p, ahead, g);
+                        let p = if const { NR == 1 } { opaque(p) } else { p };
                         let mut w = [s.splat_i(0); NH];
                         for h in 0..NH {
                             w[h] = B::group(s, p, g, half + h);

@@ -44,6 +44,7 @@ impl<E: Element> TileFn for Float<E> {
     unsafe fn tile<S: Simd, const NR: usize, const NH: usize>(
         s: S,
         panel: *const u8,
+        _end: *const u8,
         tile: *const u8,
         stride: usize,
         k: usize,

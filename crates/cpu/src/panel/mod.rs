@@ -167,7 +167,8 @@ pub fn matmul(layout: &PanelLayout, panels: &[u8], product: Product, scratch: &m
     let (Range { start, end }, bytes) = (product.range.clone(), layout.panel_bytes());
     assert!(start <= end && end <= layout.panels(), "panels {start}..{end}");
     assert!(panels.len() >= layout.bytes(), "{} bytes of panels, expected {}", panels.len(), layout.bytes());
-    Call::new(layout, &panels[start * bytes..end * bytes], product, scratch).compute(scratch);
+    let memory = panels.as_ptr_range().end;
+    Call::new(layout, &panels[start * bytes..end * bytes], memory, product, scratch).compute(scratch);
 }
 
 /// [`matmul`] with a weight as it lies in the file, `rows` of `n` rows: each panel is laid out in `scratch` before it is
@@ -184,7 +185,7 @@ pub fn matmul_mapped(layout: &PanelLayout, rows: &[u8], product: Product, scratc
         let from = i * PANEL;
         layout.pack_panel(&rows[from * row_bytes..(from + layout.panel_rows(i)) * row_bytes], panel);
         let product = Product { range: i..i + 1, ..product.clone() };
-        Call::new(layout, panel, product, scratch).compute(scratch);
+        Call::new(layout, panel, panel.as_ptr_range().end, product, scratch).compute(scratch);
     }
 }
 
@@ -196,18 +197,26 @@ struct Call<'a> {
     layout: &'a PanelLayout,
     /// The bytes of the product's panels.
     panels: &'a [u8],
+    /// End of the memory that the panels lie in.
+    end: *const u8,
     product: Product<'a>,
 }
 
 impl<'a> Call<'a> {
-    fn new(layout: &'a PanelLayout, panels: &'a [u8], product: Product<'a>, scratch: &[f32]) -> Self {
+    fn new(
+        layout: &'a PanelLayout,
+        panels: &'a [u8],
+        end: *const u8,
+        product: Product<'a>,
+        scratch: &[f32],
+    ) -> Self {
         let (range, a) = (&product.range, &product.act.layout);
         assert_eq!(panels.len(), range.len() * layout.panel_bytes(), "bytes of panels {range:?}");
         assert!(a.form == layout.form() && a.k == layout.k, "activations {a:?} for a weight {layout:?}");
         assert!(product.act.data.len() >= a.row_words() * 4 * a.rows, "bytes of activations");
         assert!(scratch.len() >= layout.scratch_floats(), "scratch floats");
         product.out.check(a.rows, layout.n);
-        Call { layout, panels, product }
+        Call { layout, panels, end, product }
     }
 
     fn compute(&self, scratch: &mut [f32]) {
@@ -359,6 +368,7 @@ impl<'a> Call<'a> {
         let tiles = Tiles::<T, R> {
             panels,
             panel_bytes,
+            end: self.end,
             range,
             tiles,
             tile_bytes: stride * a.row_words() * 4,

@@ -89,11 +89,13 @@ pub(crate) trait TileFn: Sized + 'static {
     /// Rows `row0..row0 + NR` of a tile of `stride` rows, halves `half..half + NH`: final sums.
     ///
     /// # Safety
-    /// `panel` is a whole panel of `k` (padded) values and `tile` a whole activation tile of `stride`
-    /// rows of `k` values of the kind's form.
+    /// `panel` is a whole panel of `k` (padded) values, in memory that is readable up to `end`, and `tile` a whole
+    /// activation tile of `stride` rows of `k` values of the kind's form.
+    #[allow(clippy::too_many_arguments, reason = "one loop's operands")]
     unsafe fn tile<S: Simd, const NR: usize, const NH: usize>(
         s: S,
         panel: *const u8,
+        end: *const u8,
         tile: *const u8,
         stride: usize,
         k: usize,
@@ -109,6 +111,8 @@ pub(crate) trait TileFn: Sized + 'static {
 pub(crate) struct Tiles<'a, T, const R: usize> {
     pub panels: *const u8,
     pub panel_bytes: usize,
+    /// End of the memory that the panels lie in.
+    pub end: *const u8,
     /// Which panels of the weight; `panels` points at the first of them.
     pub range: std::ops::Range<usize>,
     pub tiles: *const u8,
@@ -212,7 +216,7 @@ impl<T: TileFn, const R: usize> Tiles<'_, T, R> {
     ) {
         // SAFETY: handed on to the caller.
         unsafe {
-            let sums = T::tile::<S, NR, NH>(s, p, tile, stride, self.k, row0, half);
+            let sums = T::tile::<S, NR, NH>(s, p, self.end, tile, stride, self.k, row0, half);
             let first = self.row0 + t * self.stride + row0;
             let j = panel * PANEL + half * LANES;
             // No call on the common way: the sums would have to lie in memory across it, and the compiler would
@@ -249,17 +253,47 @@ macro_rules! eight {
 pub(crate) use eight;
 
 /// Bytes that a prefetch runs ahead of the kernel.
-const AHEAD: usize = 8192;
+const FAR: usize = 8192;
 
-/// Asks for the lines that step `step` of `steps` fetches of the `bytes` well ahead of the block at `p`. Spread over the
-/// steps: a burst at the start of a block would stall the core. Each line once, into the second-level cache, which takes
-/// more requests at a time than the first.
+/// For several rows, whose arithmetic hides most of a load: asks for the lines that step `step` of `steps` fetches of the
+/// `bytes` well ahead of the block at `p`. Spread over the steps: a burst at the start of a block would stall the core.
+/// Each line once, into the second-level cache, which takes more requests at a time than the first.
 #[inline(always)]
-pub(crate) fn ahead(p: *const u8, step: usize, steps: usize, bytes: usize) {
+pub(crate) fn prefetch_ahead(p: *const u8, step: usize, steps: usize, bytes: usize) {
     let mut line = step;
     while line < bytes.div_ceil(64) {
-        prefetch_far(p.wrapping_add(AHEAD + 64 * line));
+        prefetch_far(p.wrapping_add(FAR + 64 * line));
         line += steps;
+    }
+}
+
+/// Bytes that the loads of a kernel of one row run ahead of their use.
+pub(crate) const AHEAD: usize = 512;
+
+/// For one row, which waits for memory alone: where lines are loaded ahead of a block. In the order of memory such loads
+/// set the hardware's own reading ahead going, which keeps more lines in flight than prefetches do.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead(*const u8);
+
+impl Ahead {
+    /// `ahead` bytes from the block of `bytes` at `p`, in memory that ends at `end`: at its end a block loads its own lines.
+    #[inline(always)]
+    pub fn of(p: *const u8, bytes: usize, ahead: usize, end: *const u8) -> Self {
+        let far = (end as usize).wrapping_sub(p as usize) >= bytes + ahead;
+        Ahead(p.wrapping_add(if far { ahead } else { 0 }))
+    }
+
+    /// Loads the lines that step `step` of `steps` has of the `lines` from `at` on: all steps in turn load each line
+    /// once, and in the order of memory, without which the hardware recognises nothing.
+    ///
+    /// # Safety
+    /// The lines lie in the block.
+    #[inline(always)]
+    pub unsafe fn load<S: Simd>(self, s: S, at: usize, step: usize, steps: usize, lines: usize) {
+        for line in step * lines / steps..(step + 1) * lines / steps {
+            // SAFETY: a line of the block, or as far from its start in the same memory further on.
+            unsafe { s.touch(self.0.wrapping_add(at + 64 * line)) };
+        }
     }
 }
 

@@ -24,8 +24,10 @@ use experts::experts;
 pub use packed::ActSlots;
 use packed::{ActBuffer, n_rows};
 
-/// Bytes of panels that make a chunk in decode: some microseconds of memory traffic.
+/// Bytes of panels that make a chunk in decode at least: some microseconds of memory traffic.
 const CHUNK_BYTES: usize = 64 << 10;
+/// Bytes of panels that make a chunk in decode at most: what is left to share out when a thread falls behind.
+const LONG_CHUNK_BYTES: usize = 1 << 20;
 
 /// Rows that wait for memory rather than for arithmetic.
 const FEW_ROWS: usize = 2 * TILE_ROWS;
@@ -45,17 +47,65 @@ struct Cut {
     /// The rows of all blocks.
     layout: ActLayout,
     blocks: usize,
-    /// Stretches of panels of a block, and panels of a stretch.
+    /// Stretches of panels of a block.
     parts: usize,
-    per: usize,
+    stretches: Stretches,
+}
+
+/// Stretches of panels that are chunks.
+enum Stretches {
+    /// Of equal length.
+    Equal(usize),
+    /// For each thread long ones first: a stretch begins slowly, for the hardware has to recognise it. The last ones are
+    /// short and even out how fast threads are.
+    Falling { threads: usize, long: usize, n_long: usize, n_falling: usize },
+}
+
+impl Stretches {
+    fn falling(l: &PanelLayout, threads: usize) -> Self {
+        let (share, bytes) = (l.panels() / threads, l.panel_bytes().max(1));
+        let long = (LONG_CHUNK_BYTES / bytes).max(1);
+        let n_long = (share / long).saturating_sub(2);
+        let short = (CHUNK_BYTES / bytes).max(1);
+        let n_falling = 1 + ((share - n_long * long) / short).max(1).ilog2() as usize;
+        Stretches::Falling { threads, long, n_long, n_falling }
+    }
+
+    fn count(&self, panels: usize) -> usize {
+        match self {
+            Self::Equal(n) => panels.div_ceil(*n),
+            Self::Falling { threads, n_long, n_falling, .. } => threads * (n_long + n_falling),
+        }
+    }
+
+    /// Stretch `i` of `panels`; may be empty where threads are more than panels.
+    fn get(&self, i: usize, panels: usize) -> Range<usize> {
+        match *self {
+            Self::Equal(n) => i * n..((i + 1) * n).min(panels),
+            Self::Falling { threads, long, n_long, n_falling } => {
+                let own = own_chunks(panels, i / (n_long + n_falling), threads);
+                let i = i % (n_long + n_falling);
+                if i < n_long {
+                    return own.start + i * long..own.start + (i + 1) * long;
+                }
+                // Each half of what is left, the last all of it.
+                let (i, left) = (i - n_long, own.len() - n_long * long);
+                let end = if i + 1 == n_falling { own.end } else { own.end - (left >> (i + 1)) };
+                own.end - (left >> i)..end
+            }
+        }
+    }
 }
 
 impl Cut {
     fn new(l: &PanelLayout, rows: usize, threads: usize) -> Self {
         let blocks = (rows / BLOCK_ROWS).clamp(1, threads);
-        let per = panels_per_chunk(l, rows, threads);
+        let stretches = match rows <= FEW_ROWS {
+            true => Stretches::falling(l, threads),
+            false => Stretches::Equal(panels_per_chunk(l, rows, threads)),
+        };
         let layout = ActLayout { form: l.form(), k: l.k, rows };
-        Cut { layout, blocks, parts: l.panels().div_ceil(per), per }
+        Cut { layout, blocks, parts: stretches.count(l.panels()), stretches }
     }
 
     fn chunks(&self) -> usize {
@@ -65,8 +115,7 @@ impl Cut {
     /// The tiles and the panels of a chunk.
     fn of(&self, chunk: usize, panels: usize) -> (Range<usize>, Range<usize>) {
         let (block, part) = (chunk / self.parts, chunk % self.parts);
-        let panels = part * self.per..((part + 1) * self.per).min(panels);
-        (own_chunks(self.layout.tiles(), block, self.blocks), panels)
+        (own_chunks(self.layout.tiles(), block, self.blocks), self.stretches.get(part, panels))
     }
 
     /// Tiles of a block by themselves: as high as among all, since they are many or all.
@@ -95,9 +144,9 @@ impl Step for MatMul {
     }
 
     fn ahead(&self, cx: &Cx, chunk: usize) -> Option<&[u8]> {
-        let rows = n_rows(&self.x.layout, &cx.x);
-        let first = chunk * panels_per_chunk(self.weight.layout(), rows, self.threads);
-        (rows <= FEW_ROWS).then(|| self.weight.ahead(first)).flatten()
+        let (rows, l) = (n_rows(&self.x.layout, &cx.x), self.weight.layout());
+        let panels = Cut::new(l, rows, self.threads).of(chunk, l.panels()).1;
+        (rows <= FEW_ROWS && !panels.is_empty()).then(|| self.weight.ahead(panels.start)).flatten()
     }
 
     fn run(&self, cx: &Cx, chunk: usize, worker: &mut Worker) {
@@ -105,6 +154,9 @@ impl Step for MatMul {
         let y = cx.rows(&self.y);
         let cut = Cut::new(l, y.n(), self.threads);
         let (tiles, range) = cut.of(chunk, l.panels());
+        if range.is_empty() {
+            return;
+        }
         let (all, layout, height) = (cut.layout, cut.alone(&tiles), cut.layout.height());
         let first = tiles.start * height;
         assert_eq!(layout.height(), height, "tiles of a block are those of all rows");
@@ -185,8 +237,10 @@ mod tests {
 
     #[test]
     fn chunks_of_a_product_cover_it_once() {
-        let l = PanelLayout::new(Dtype::Q4_K, 512, 1000).unwrap();
-        for rows in [0, 1, 7, 12, 13, 191, 384, 385, 389, 512, 577, 1030, 5569] {
+        let shape = |n: usize| PanelLayout::new(Dtype::Q4_K, 512, n).unwrap();
+        let all = [0, 1, 7, 12, 13, 191, 384, 385, 389, 512, 577, 1030, 5569].map(|rows| (1000, rows));
+        for (n, rows) in all.into_iter().chain([(1, 1), (32, 2), (3000, 1), (12_345, 1), (40_000, 3)]) {
+            let l = shape(n);
             for threads in [1, 2, 3, 16, 29] {
                 let cut = Cut::new(&l, rows, threads);
                 let mut seen = vec![0; cut.layout.tiles() * l.panels()];
