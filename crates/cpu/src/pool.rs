@@ -20,15 +20,48 @@ const AHEAD_BYTES: usize = 384 << 10;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Work of one phase: called with the chunk and the thread.
-type Work<'a> = &'a (dyn Fn(usize, usize) + Sync);
+/// Work of phases.
+pub trait Work: Sync {
+    /// Does chunk `chunk` of phase `tag` on thread `thread`.
+    fn run(&self, tag: usize, chunk: usize, thread: usize);
+}
+
+/// Work of one phase.
+struct Once<'a>(&'a (dyn Fn(usize, usize) + Sync));
+
+impl Work for Once<'_> {
+    fn run(&self, _tag: usize, chunk: usize, thread: usize) {
+        (self.0)(chunk, thread);
+    }
+}
+
+/// A part of a phase of more chunks than a share holds: the work, and the first chunk.
+struct Part<'a, W>(&'a W, usize);
+
+impl<W: Work> Work for Part<'_, W> {
+    fn run(&self, tag: usize, chunk: usize, thread: usize) {
+        self.0.run(tag, self.1 + chunk, thread);
+    }
+}
 
 /// Memory that a thread will read first in a later phase, by thread and number of threads. Only fetched to the
 /// cache, never looked at.
 pub type Ahead<'a> = &'a dyn Fn(usize, usize) -> (*const u8, usize);
 
-/// One phase as workers see it.
-struct Job<'a>(Work<'a>);
+/// One phase as threads see it: a function, the work that it takes, and the phase's tag.
+#[derive(Clone, Copy)]
+struct Job {
+    call: unsafe fn(*const (), usize, usize, usize),
+    work: *const (),
+    tag: usize,
+}
+
+/// # Safety
+/// `work` is a live `W`.
+unsafe fn call<W: Work>(work: *const (), tag: usize, chunk: usize, thread: usize) {
+    // SAFETY: by the contract.
+    unsafe { &*work.cast::<W>() }.run(tag, chunk, thread);
+}
 
 /// Phase (32 bits), end and next chunk (16 each) of a thread's share in one word, so that a claim is one
 /// compare-and-swap and a thread that comes late can never claim from a phase that it has not read.
@@ -38,6 +71,10 @@ struct Share(u64);
 impl Share {
     fn new(phase: u32, chunks: std::ops::Range<usize>) -> Self {
         Share((phase as u64) << 32 | (chunks.end as u64) << 16 | chunks.start as u64)
+    }
+
+    fn phase(self) -> u32 {
+        (self.0 >> 32) as u32
     }
 
     fn chunks(self) -> std::ops::Range<usize> {
@@ -55,13 +92,34 @@ impl Share {
     }
 }
 
-/// What the pool keeps for a thread, on lines of its own.
+/// What the pool keeps for a thread, on lines of its own: all that the start of a phase has to bring to it, since each
+/// line of another core costs as much as some kilobytes of weights.
 #[repr(align(128))]
 struct Lane {
     share: AtomicU64,
+    /// The [`Job`] that the share is of.
+    call: AtomicPtr<()>,
+    work: AtomicPtr<()>,
+    tag: AtomicUsize,
     /// What to fetch while waiting.
     ahead: AtomicPtr<u8>,
     ahead_len: AtomicUsize,
+}
+
+impl Lane {
+    /// Makes a share of a job; the one before is done.
+    fn give(&self, share: Share, job: &Job) {
+        self.call.store(job.call as *mut (), Ordering::Relaxed);
+        self.work.store(job.work.cast_mut(), Ordering::Relaxed);
+        self.tag.store(job.tag, Ordering::Relaxed);
+        self.share.store(share.0, Ordering::Release);
+    }
+
+    /// The job of a share that was seen. Belongs together only if the share is still there afterwards.
+    fn job(&self) -> (*mut (), *const (), usize) {
+        let call = self.call.load(Ordering::Relaxed);
+        (call, self.work.load(Ordering::Relaxed), self.tag.load(Ordering::Relaxed))
+    }
 }
 
 /// A word on a line of its own.
@@ -70,10 +128,9 @@ struct Own<T>(T);
 
 struct Shared {
     lanes: Box<[Lane]>,
-    job: Own<AtomicPtr<Job<'static>>>,
     done: Own<AtomicU32>,
     caller_sleeps: AtomicBool,
-    /// Counts phases; workers sleep on it.
+    /// Counts phases; workers that sleep do so on it.
     phase: Own<AtomicU32>,
     sleepers: AtomicU32,
     stop: AtomicBool,
@@ -82,16 +139,23 @@ struct Shared {
 
 impl Shared {
     /// Claims a chunk: the next of the thread's own, else the last of another's. The job is the chunk's.
-    fn claim(&self, thread: usize) -> Option<(usize, *const Job<'static>)> {
+    fn claim(&self, thread: usize) -> Option<(usize, Job)> {
         let n = self.lanes.len();
         for i in 0..n {
-            let share = &self.lanes[(thread + i) % n].share;
-            let mut seen = Share(share.load(Ordering::Acquire));
+            let lane = &self.lanes[(thread + i) % n];
+            let mut seen = Share(lane.share.load(Ordering::Acquire));
             while !seen.chunks().is_empty() {
-                let job = self.job.0.load(Ordering::Acquire);
+                let (call, work, tag) = lane.job();
                 let (chunk, rest) = if i == 0 { seen.first() } else { seen.last() };
-                match share.compare_exchange(seen.0, rest.0, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => return Some((chunk, job)),
+                match lane.share.compare_exchange(seen.0, rest.0, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => {
+                        // SAFETY: stored before the share by `Lane::give`, as a function of this type. The share was
+                        // there all the while, so its phase was not over and the next one's job not stored.
+                        let call = unsafe {
+                            std::mem::transmute::<*mut (), unsafe fn(*const (), usize, usize, usize)>(call)
+                        };
+                        return Some((chunk, Job { call, work, tag }));
+                    }
                     Err(now) => seen = Share(now),
                 }
             }
@@ -104,10 +168,9 @@ impl Shared {
         let mut ran = 0;
         while let Some((chunk, job)) = self.claim(thread) {
             // SAFETY: the claim succeeded, so this phase has an unfinished chunk; the caller of `run` stays in
-            // it, and with it the job alive, until every claimed chunk is done. The pointer was read after a
-            // share of the same phase, and the job of the next phase is stored only when this one is done.
-            let work = unsafe { (*job).0 };
-            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(chunk, thread))).is_err() {
+            // it, and with it the work alive, until every claimed chunk is done.
+            let run = || unsafe { (job.call)(job.work, job.tag, chunk, thread) };
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
                 self.panicked.store(true, Ordering::Release);
             }
             ran += 1;
@@ -123,8 +186,7 @@ impl Shared {
     fn worker(&self, thread: usize) {
         let mut seen = 0;
         loop {
-            self.await_phase(seen, thread);
-            seen = self.phase.0.load(Ordering::Acquire);
+            seen = self.await_phase(seen, thread);
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
@@ -155,15 +217,34 @@ impl Shared {
         false
     }
 
-    fn await_phase(&self, seen: u32, thread: usize) {
-        if self.spin(thread, || self.phase.0.load(Ordering::Acquire) != seen) {
-            return;
+    /// Waits for a share of another phase than `seen`; returns its phase.
+    fn await_phase(&self, seen: u32, thread: usize) -> u32 {
+        let now = || Share(self.lanes[thread].share.load(Ordering::Acquire)).phase();
+        if self.spin(thread, || now() != seen) {
+            return now();
         }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while self.phase.0.load(Ordering::SeqCst) == seen {
-            futex_wait(&self.phase.0, seen);
+        loop {
+            // Shares are stored before phases are counted: who misses the share here is woken.
+            let counted = self.phase.0.load(Ordering::SeqCst);
+            if now() != seen {
+                break;
+            }
+            futex_wait(&self.phase.0, counted);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        now()
+    }
+
+    /// Gives shares of a job to the first `threads` threads and wakes those that sleep.
+    fn start(&self, threads: usize, share: impl Fn(usize) -> Share, job: &Job) {
+        for (i, lane) in self.lanes.iter().enumerate().take(threads) {
+            lane.give(share(i), job);
+        }
+        self.phase.0.fetch_add(1, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            futex_wake(&self.phase.0);
+        }
     }
 
     fn await_done(&self, n: u32) {
@@ -198,12 +279,14 @@ impl Pool {
     pub fn new(threads: usize) -> Self {
         let lane = |_| Lane {
             share: AtomicU64::new(0),
+            call: AtomicPtr::new(std::ptr::null_mut()),
+            work: AtomicPtr::new(std::ptr::null_mut()),
+            tag: AtomicUsize::new(0),
             ahead: AtomicPtr::new(std::ptr::null_mut()),
             ahead_len: AtomicUsize::new(0),
         };
         let shared = Arc::new(Shared {
             lanes: (0..threads.max(1)).map(lane).collect(),
-            job: Own(AtomicPtr::new(std::ptr::null_mut())),
             done: Own(AtomicU32::new(0)),
             caller_sleeps: AtomicBool::new(false),
             phase: Own(AtomicU32::new(0)),
@@ -234,13 +317,13 @@ impl Pool {
     /// Runs `work(chunk, thread)` for every chunk in `0..n`, each once, on all threads; returns when all are
     /// done. A single chunk runs on the caller alone. Panics if a chunk panicked.
     pub fn run(&self, n: usize, work: &(dyn Fn(usize, usize) + Sync)) {
-        self.run_ahead(n, work, &|_, _| (std::ptr::null(), 0));
+        self.run_ahead(n, 0, &Once(work), &|_, _| (std::ptr::null(), 0));
     }
 
-    /// [`Pool::run`]; threads that wait in it and after it fetch what `ahead` names.
-    pub fn run_ahead(&self, n: usize, work: &(dyn Fn(usize, usize) + Sync), ahead: Ahead) {
+    /// [`Pool::run`] for phase `tag` of some work; threads that wait in it and after it fetch what `ahead` names.
+    pub fn run_ahead<W: Work>(&self, n: usize, tag: usize, work: &W, ahead: Ahead) {
         if n <= 1 || self.workers.is_empty() {
-            (0..n).for_each(|i| work(i, 0));
+            (0..n).for_each(|i| work.run(tag, i, 0));
             return;
         }
         // A chunk's panic is passed on below, after the phase; the lock guards no data that it could break.
@@ -254,26 +337,26 @@ impl Pool {
         while first < n {
             let len = (n - first).min(MAX_CHUNKS);
             *phase = phase.wrapping_add(1);
-            self.phase(*phase, len, &|chunk, thread| work(first + chunk, thread));
+            match first == 0 {
+                true => self.phase(*phase, len, tag, work),
+                false => self.phase(*phase, len, tag, &Part(work, first)),
+            }
             first += len;
         }
         self.phases.fetch_add(1, Ordering::Relaxed);
-        assert!(!self.shared.panicked.swap(false, Ordering::AcqRel), "a kernel panicked");
+        // Looked at before it is written: workers read the line.
+        let panicked = &self.shared.panicked;
+        assert!(
+            !panicked.load(Ordering::Acquire) || !panicked.swap(false, Ordering::AcqRel),
+            "a kernel panicked"
+        );
     }
 
-    fn phase(&self, phase: u32, n: usize, work: Work) {
-        let s = &*self.shared;
-        let mut job = Job(work);
+    fn phase<W: Work>(&self, phase: u32, n: usize, tag: usize, work: &W) {
+        let (s, threads) = (&*self.shared, self.threads());
         s.done.0.store(0, Ordering::Relaxed);
-        s.job.0.store((&raw mut job).cast(), Ordering::Release);
-        for (i, lane) in s.lanes.iter().enumerate().take(self.threads()) {
-            let share = Share::new(phase, own_chunks(n, i, self.threads()));
-            lane.share.store(share.0, Ordering::Release);
-        }
-        s.phase.0.fetch_add(1, Ordering::SeqCst);
-        if s.sleepers.load(Ordering::SeqCst) > 0 {
-            futex_wake(&s.phase.0);
-        }
+        let job = Job { call: call::<W>, work: (&raw const *work).cast(), tag };
+        s.start(threads, |i| Share::new(phase, own_chunks(n, i, threads)), &job);
         s.help(0);
         s.await_done(n as u32);
     }
@@ -287,8 +370,9 @@ pub fn own_chunks(n: usize, i: usize, threads: usize) -> std::ops::Range<usize> 
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.phase.0.fetch_add(1, Ordering::SeqCst);
-        futex_wake(&self.shared.phase.0);
+        let phase = self.busy.get_mut().unwrap_or_else(|e| e.into_inner()).wrapping_add(1);
+        let job = Job { call: call::<Once>, work: std::ptr::null(), tag: 0 };
+        self.shared.start(self.shared.lanes.len(), |_| Share::new(phase, 0..0), &job);
         for w in self.workers.drain(..) {
             // A worker catches panics of its chunks, so it ends in order.
             let _ = w.join();

@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use firth_graph::{Extents, HostValues, LoadError, Lost, Op, Place, Program, SegOp, Segment, Ticket};
@@ -12,7 +13,7 @@ use crate::kernels;
 use crate::kernels::{ActSlots, Partials, plan_partials};
 use crate::memory::Region;
 use crate::operand::{Bases, Cx, Operand};
-use crate::pool::own_chunks;
+use crate::pool::{Work, own_chunks};
 use crate::schedule::{self, Space, Span, Touch};
 use crate::states::{CpuState, KvPages, Slots};
 use crate::step::{Args, Step, Worker};
@@ -93,7 +94,8 @@ impl CompileCx<'_> {
 struct Compiled {
     name: &'static str,
     step: Box<dyn Step>,
-    calls: u64,
+    /// Phases that ran it, while timed.
+    calls: AtomicU64,
 }
 
 /// Steps that run side by side.
@@ -101,7 +103,7 @@ struct Phase {
     /// Steps by number.
     steps: Vec<usize>,
     /// Chunks of each in this run of the phase.
-    counts: Vec<usize>,
+    counts: Vec<AtomicUsize>,
     /// Threads among whom they are divided.
     threads: usize,
     /// The phase whose weights are fetched by threads that wait in this one.
@@ -111,21 +113,30 @@ struct Phase {
 impl Phase {
     /// Counts the chunks of a step. Returns all of them, and whether the caller should take them alone: when no
     /// step has more than one, waking others costs more than the work.
-    fn count(&mut self, steps: &[Compiled], cx: &Cx) -> (usize, bool) {
+    fn count(&self, steps: &[Compiled], cx: &Cx) -> (usize, bool) {
         let (mut sum, mut alone) = (0, true);
-        for (s, count) in self.steps.iter().zip(&mut self.counts) {
-            *count = steps[*s].step.chunks(cx);
-            alone &= *count <= 1;
-            sum += *count;
+        for (s, count) in self.steps.iter().zip(&self.counts) {
+            let n = steps[*s].step.chunks(cx);
+            // Most often the same as before, and then the line stays in every core's cache.
+            if count.load(Ordering::Relaxed) != n {
+                count.store(n, Ordering::Relaxed);
+            }
+            alone &= n <= 1;
+            sum += n;
         }
         (sum, alone)
+    }
+
+    /// The counts of steps, in order.
+    fn counts(&self) -> impl Iterator<Item = usize> {
+        self.counts.iter().map(|n| n.load(Ordering::Relaxed))
     }
 
     /// Step and chunk of it that chunk `chunk` of the phase is. Each thread's share of the phase is its share of every
     /// step, so that rows stay with a thread.
     fn find(&self, chunk: usize) -> (usize, usize) {
         let before = |thread: usize| -> usize {
-            self.counts.iter().map(|n| own_chunks(*n, thread, self.threads).start).sum()
+            self.counts().map(|n| own_chunks(n, thread, self.threads).start).sum()
         };
         // The last thread whose share starts at or before the chunk.
         let (mut low, mut high) = (0, self.threads);
@@ -134,8 +145,8 @@ impl Phase {
             if before(middle) <= chunk { low = middle } else { high = middle }
         }
         let mut at = chunk - before(low);
-        for (step, n) in self.steps.iter().zip(&self.counts) {
-            let own = own_chunks(*n, low, self.threads);
+        for (step, n) in self.steps.iter().zip(self.counts()) {
+            let own = own_chunks(n, low, self.threads);
             if at < own.len() {
                 return (*step, own.start + at);
             }
@@ -150,6 +161,30 @@ struct Workers(Vec<UnsafeCell<Worker>>);
 
 // SAFETY: the pool gives each thread of a phase a number of its own, and entries are reached by that number.
 unsafe impl Sync for Workers {}
+
+/// A run of the program as threads see it. On lines of its own, and the same for all phases, so that each thread fetches
+/// it once a step.
+#[repr(align(128))]
+struct Run<'a> {
+    cx: Cx<'a>,
+    steps: &'a [Compiled],
+    phases: &'a [Phase],
+    workers: &'a Workers,
+    timed: bool,
+}
+
+impl Work for Run<'_> {
+    fn run(&self, phase: usize, chunk: usize, thread: usize) {
+        let (step, chunk) = self.phases[phase].find(chunk);
+        // SAFETY: entry `thread` belongs to this thread for the phase.
+        let worker = unsafe { &mut *self.workers.0[thread].get() };
+        let start = self.timed.then(Instant::now);
+        self.steps[step].step.run(&self.cx, chunk, worker);
+        if let Some(start) = start {
+            worker.seconds[step] += start.elapsed().as_secs_f64();
+        }
+    }
+}
 
 /// A segment on the CPU.
 pub struct CpuProgram {
@@ -175,7 +210,7 @@ impl CpuProgram {
         let after = Vec::new();
         let mut cx = CompileCx { segment, shared: &shared, op: 0, acts, after, partials, sampler: 0 };
         let (mut steps, mut touches) = (Vec::new(), Vec::new());
-        let compiled = |name, step| Compiled { name, step, calls: 0 };
+        let compiled = |name, step| Compiled { name, step, calls: AtomicU64::new(0) };
         for (i, op) in segment.ops.iter().enumerate() {
             cx.op = i;
             let types: Vec<_> = op.inputs.iter().map(|v| segment.values[*v].ty).collect();
@@ -226,51 +261,44 @@ impl CpuProgram {
 
     fn run(&mut self, x: Extents) {
         let cx = Cx { x, bases: &self.bases };
-        let pool = &self.shared.pool;
-        for p in 0..self.phases.len() {
-            let (n, alone) = self.phases[p].count(&self.steps, &cx);
+        let (pool, steps, phases) = (&self.shared.pool, &*self.steps, &*self.phases);
+        let run = Run { cx, steps, phases, workers: &self.workers, timed: self.timed };
+        for (p, phase) in phases.iter().enumerate() {
+            let (n, alone) = phase.count(steps, &run.cx);
             if n == 0 {
                 continue;
             }
-            let ahead = self.phases[p].ahead;
-            let ahead_chunks = ahead.map_or(0, |a| self.phases[a].count(&self.steps, &cx).0);
-            let (phases, steps, workers, timed) = (&self.phases, &self.steps, &self.workers, self.timed);
-            let work = |chunk: usize, thread: usize| {
-                let (step, chunk) = phases[p].find(chunk);
-                // SAFETY: entry `thread` belongs to this thread for the phase.
-                let worker = unsafe { &mut *workers.0[thread].get() };
-                let start = timed.then(Instant::now);
-                steps[step].step.run(&cx, chunk, worker);
-                if let Some(start) = start {
-                    worker.seconds[step] += start.elapsed().as_secs_f64();
-                }
-            };
-            let start = timed.then(Instant::now);
+            let start = self.timed.then(Instant::now);
             if alone {
-                (0..n).for_each(|chunk| work(chunk, 0));
+                (0..n).for_each(|chunk| run.run(p, chunk, 0));
             } else {
-                pool.run_ahead(n, &work, &|thread, threads| {
+                let ahead_chunks = phase.ahead.map_or(0, |a| phases[a].count(steps, &run.cx).0);
+                pool.run_ahead(n, p, &run, &|thread, threads| {
                     let chunk = own_chunks(ahead_chunks, thread, threads).start;
-                    let memory = ahead.filter(|_| chunk < ahead_chunks).and_then(|a| {
+                    let memory = phase.ahead.filter(|_| chunk < ahead_chunks).and_then(|a| {
                         let (step, chunk) = phases[a].find(chunk);
-                        steps[step].step.ahead(&cx, chunk)
+                        steps[step].step.ahead(&run.cx, chunk)
                     });
                     memory.map_or((std::ptr::null(), 0), |m| (m.as_ptr(), m.len()))
                 });
             }
             if let Some(start) = start {
                 self.elapsed += start.elapsed().as_secs_f64();
-                for s in &self.phases[p].steps {
-                    self.steps[*s].calls += 1;
+                for s in &phase.steps {
+                    steps[*s].calls.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
     }
 }
 
+fn counts(n: Vec<usize>) -> Vec<AtomicUsize> {
+    n.into_iter().map(AtomicUsize::new).collect()
+}
+
 /// The phases of a program, each with the next that reads weights.
 fn make_phases(touches: &[Touch], steps: &[Compiled], threads: usize) -> Vec<Phase> {
-    let phase = |s: Vec<usize>| Phase { counts: vec![0; s.len()], steps: s, threads, ahead: None };
+    let phase = |s: Vec<usize>| Phase { counts: counts(vec![0; s.len()]), steps: s, threads, ahead: None };
     let mut phases: Vec<Phase> = schedule::phases(touches).into_iter().map(phase).collect();
     let mut next = None;
     for (i, phase) in phases.iter_mut().enumerate().rev() {
@@ -305,7 +333,7 @@ impl Program for CpuProgram {
         let mut busy = 0.0;
         for (i, s) in self.steps.iter_mut().enumerate() {
             let taken = self.workers.0.iter_mut().map(|w| std::mem::take(&mut w.get_mut().seconds[i]));
-            let (seconds, calls) = (taken.sum::<f64>() / threads, std::mem::take(&mut s.calls));
+            let (seconds, calls) = (taken.sum::<f64>() / threads, std::mem::take(s.calls.get_mut()));
             busy += seconds;
             match out.iter_mut().find(|(n, ..)| n == s.name) {
                 Some(e) => {
@@ -330,7 +358,7 @@ mod tests {
         for counts in [vec![1], vec![5, 0, 1], vec![64, 32, 1, 7], vec![0, 3]] {
             for threads in [1, 2, 3, 8] {
                 let steps = (10..10 + counts.len()).collect();
-                let phase = Phase { counts: counts.clone(), steps, threads, ahead: None };
+                let phase = Phase { counts: super::counts(counts.clone()), steps, threads, ahead: None };
                 let found = (0..counts.iter().sum()).map(|chunk| phase.find(chunk));
                 let mut found: Vec<(usize, usize)> = found.collect();
                 found.sort_unstable();
@@ -342,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_thread_has_its_part_of_every_step() {
-        let phase = Phase { counts: vec![64, 32], steps: vec![0, 1], threads: 2, ahead: None };
+        let phase = Phase { counts: counts(vec![64, 32]), steps: vec![0, 1], threads: 2, ahead: None };
         let of = |chunks: std::ops::Range<usize>| chunks.map(|c| phase.find(c)).collect::<Vec<_>>();
         assert!(of(0..48).iter().all(|(s, c)| *c < [32, 16][*s]));
     }
