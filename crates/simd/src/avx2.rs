@@ -77,21 +77,6 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn touch(self, p: *const u8) {
-        #[inline]
-        #[target_feature(enable = "avx2")]
-        unsafe fn load(p: *const u8) {
-            let _line: __m256i;
-            // SAFETY: the caller vouches for 64 bytes; the register is dropped.
-            unsafe {
-                std::arch::asm!("vmovdqu {0}, [{1}]", "vmovdqu {0}, [{1} + 32]", out(ymm_reg) _line, in(reg) p,
-                    options(readonly, nostack, preserves_flags));
-            }
-        }
-        // SAFETY: the token exists only after detection; the caller vouches for 64 bytes.
-        unsafe { load(p) }
-    }
-    #[inline(always)]
     unsafe fn load_f16_ptr(self, p: *const u16) -> F {
         // SAFETY: the caller vouches for 32 bytes.
         unsafe {

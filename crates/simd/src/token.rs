@@ -181,7 +181,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     }
 
     /// Loads a line ahead of its use and drops it. Unlike a prefetch, a load into a vector register sets the hardware's
-    /// own reading ahead going, which has more lines in flight. Nothing where registers are emulated.
+    /// own reading ahead going, which has more lines in flight. Nothing but with AVX-512: elsewhere it was not worth it.
     ///
     /// # Safety
     /// 64 bytes at `p` are readable.

@@ -9,7 +9,7 @@ use firth_simd::{Kernel, Level, Simd};
 
 use super::block32::{NL_PLUS_128, Offset, dot, nibbles, short_groups, start};
 use super::layout::PANEL;
-use super::tiles::{AHEAD, Ahead, TileFn, eight, opaque, prefetch_ahead};
+use super::tiles::{AHEAD, Ahead, TileFn, eight, loads_ahead, opaque, prefetch_ahead};
 
 /// How minima are held.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -392,7 +392,7 @@ unsafe fn fetch<S: Simd, B: Super, const NR: usize>(
     chunk: usize,
     step: usize,
 ) {
-    if const { NR > 1 } {
+    if const { !loads_ahead(S::LEVEL, NR) } {
         return prefetch_step::<S, B>(s, p, chunk, step);
     }
     let (bytes, steps) = (B::BYTES / B::CHUNKS, 64 / B::CHUNKS);
@@ -577,7 +577,7 @@ unsafe fn sub<S: Simd, B: Super, const NR: usize, const NH: usize>(
                 if const { B::COLD } {
                     fetch::<S, B, NR>(s, p, ahead, chunk, part * (B::SUB / 4) + g);
                 }
-                let p = if const { NR == 1 && B::COLD } { opaque(p) } else { p };
+                let p = if const { loads_ahead(S::LEVEL, NR) && B::COLD } { opaque(p) } else { p };
                 let mut w = [s.splat_i(0); NH];
                 for h in 0..NH {
                     w[h] = B::group(s, p, chunk, part, g, half + h);

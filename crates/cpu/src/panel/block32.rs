@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use firth_simd::{Level, Simd};
 
-use super::tiles::{AHEAD, Ahead, TileFn, eight, opaque, prefetch_ahead};
+use super::tiles::{AHEAD, Ahead, TileFn, eight, loads_ahead, opaque, prefetch_ahead};
 
 /// Values of IQ4_NL and IQ4_XS nibbles, plus 128.
 pub(crate) const NL_PLUS_128: [u8; 16] =
@@ -157,7 +157,7 @@ pub(crate) const fn short_groups(top: usize) -> usize {
 /// `p` is a whole panel block, and `ahead` is its own.
 #[inline(always)]
 unsafe fn fetch<S: Simd, B: Block, const NR: usize>(s: S, p: *const u8, ahead: Ahead, g: usize) {
-    if const { NR == 1 } {
+    if const { loads_ahead(S::LEVEL, NR) } {
         // SAFETY: whole lines of the block.
         unsafe { ahead.load(s, 0, g, 8, B::BYTES / 64) };
     } else {
@@ -255,7 +255,7 @@ impl<B: Block> TileFn for Blocks32<B> {
                 } else {
                     eight!(S::LEVEL, g => {
                         fetch::<S, B, NR>(s, p, ahead, g);
-                        let p = if const { NR == 1 } { opaque(p) } else { p };
+                        let p = if const { loads_ahead(S::LEVEL, NR) } { opaque(p) } else { p };
                         let mut w = [s.splat_i(0); NH];
                         for h in 0..NH {
                             w[h] = B::group(s, p, g, half + h);

@@ -255,7 +255,7 @@ pub(crate) use eight;
 /// Bytes that a prefetch runs ahead of the kernel.
 const FAR: usize = 8192;
 
-/// For several rows, whose arithmetic hides most of a load: asks for the lines that step `step` of `steps` fetches of the
+/// Where arithmetic hides most of a load: asks for the lines that step `step` of `steps` fetches of the
 /// `bytes` well ahead of the block at `p`. Spread over the steps: a burst at the start of a block would stall the core.
 /// Each line once, into the second-level cache, which takes more requests at a time than the first.
 #[inline(always)]
@@ -270,8 +270,14 @@ pub(crate) fn prefetch_ahead(p: *const u8, step: usize, steps: usize, bytes: usi
 /// Bytes that the loads of a kernel of one row run ahead of their use.
 pub(crate) const AHEAD: usize = 512;
 
-/// For one row, which waits for memory alone: where lines are loaded ahead of a block. In the order of memory such loads
-/// set the hardware's own reading ahead going, which keeps more lines in flight than prefetches do.
+/// Whether a kernel of `rows` rows loads lines ahead ([`Ahead`]) rather than ask for them: it waits for memory alone. In 16
+/// registers one row is bound by arithmetic.
+pub(crate) const fn loads_ahead(level: Level, rows: usize) -> bool {
+    rows == 1 && matches!(level, Level::Avx512)
+}
+
+/// Where lines are loaded ahead of a block. In the order of memory such loads set the hardware's own reading ahead going,
+/// which keeps more lines in flight than prefetches do.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead(*const u8);
 
