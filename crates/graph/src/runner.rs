@@ -63,9 +63,10 @@ impl Resources {
         Ok(())
     }
 
-    /// Goes on for about `budget` with what the devices' loads put off ([`Device::settle`]); whether more is left.
+    /// Goes on for about `budget` with what the devices' loads put off ([`Device::settle`]), one device after the other;
+    /// whether more is left.
     pub fn settle(&self, budget: Duration) -> bool {
-        self.devices.iter().fold(false, |left, d| d.settle(budget) || left)
+        self.devices.iter().any(|d| d.settle(budget))
     }
 
     /// The device and id of a state.
