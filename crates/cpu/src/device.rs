@@ -81,15 +81,22 @@ impl Shared {
 
     /// Memory for something, within the limit.
     pub(crate) fn region(&self, len: usize, what: &str) -> Result<Region, LoadError> {
-        self.reserve(len as u64, what)?;
-        let region = self.lock().slabs.take(len);
-        region.ok_or_else(|| self.out_of_memory(what, len as u64, 0))
+        self.region_of(|held| &mut held.slabs, len, what)
     }
 
     /// [`Shared::region`], for a weight that moves there after the load.
     fn later_region(&self, len: usize, what: &str) -> Result<Region, LoadError> {
+        self.region_of(|held| &mut held.later, len, what)
+    }
+
+    fn region_of(
+        &self,
+        slabs: fn(&mut Held) -> &mut Slabs,
+        len: usize,
+        what: &str,
+    ) -> Result<Region, LoadError> {
         self.reserve(len as u64, what)?;
-        let region = self.lock().later.take(len);
+        let region = slabs(&mut self.lock()).take(len);
         region.ok_or_else(|| self.out_of_memory(what, len as u64, 0))
     }
 
