@@ -120,21 +120,19 @@ impl Work {
                 return ControlFlow::Break("it was asked to".into());
             }
             let command = match idle {
-                true if self.model.engine().settle(SETTLE) => match self.inbox.try_recv() {
-                    Ok(c) => c,
-                    Err(TryRecvError::Empty) => continue,
-                    Err(TryRecvError::Disconnected) => return ControlFlow::Break("nobody is left".into()),
-                },
-                true => match self.inbox.recv_timeout(BEAT) {
-                    Ok(c) => c,
-                    Err(RecvTimeoutError::Timeout) => {
-                        self.write_cache();
-                        continue;
+                true => {
+                    let unsettled = self.model.engine().settle(SETTLE);
+                    match self.inbox.recv_timeout(if unsettled { Duration::ZERO } else { BEAT }) {
+                        Ok(c) => c,
+                        Err(RecvTimeoutError::Timeout) => {
+                            self.write_cache();
+                            continue;
+                        }
+                        Err(RecvTimeoutError::Disconnected) => {
+                            return ControlFlow::Break("nobody is left".into());
+                        }
                     }
-                    Err(RecvTimeoutError::Disconnected) => {
-                        return ControlFlow::Break("nobody is left".into());
-                    }
-                },
+                }
                 false => match self.inbox.try_recv() {
                     Ok(c) => c,
                     Err(TryRecvError::Empty | TryRecvError::Disconnected) => return ControlFlow::Continue(()),
