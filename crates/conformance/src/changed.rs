@@ -78,6 +78,18 @@ impl Device for Changed {
         self.inner.write_page(state, page, bytes)
     }
 
+    fn free_weight(&self, weight: WeightId) {
+        self.inner.free_weight(weight);
+    }
+
+    fn free_state(&self, state: StateId) {
+        self.inner.free_state(state);
+    }
+
+    fn check(&self) -> Result<(), Lost> {
+        self.inner.check()
+    }
+
     fn compile(&self, segment: &Segment) -> Result<Box<dyn Program>, LoadError> {
         Ok((self.wrap)(self.inner.compile(segment)?))
     }

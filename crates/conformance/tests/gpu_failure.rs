@@ -81,6 +81,10 @@ fn a_budget_is_kept() {
     let engine = load(&file, device.clone()).expect("256 MiB are enough");
     assert!(device.held_bytes() > 0 && device.held_bytes() <= 256 << 20, "{}", device.held_bytes());
     drop(engine);
+    assert_eq!(device.held_bytes(), 0, "an engine leaves nothing behind");
+    let engine = load(&file, device.clone()).expect("another finds the room");
+    drop(engine);
+    assert_eq!(device.held_bytes(), 0);
 }
 
 /// A matrix beyond one binding is split by rows.

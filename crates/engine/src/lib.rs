@@ -37,5 +37,6 @@ pub use spec::{DraftLength, Drafter, SpecMode, SpecOptions};
 pub use state_file::{NUMERICS, StateFileError};
 pub use step::{Feed, Want};
 
+pub use firth_graph::Encoding;
 pub use firth_memory::Seq;
 pub use firth_models::Pooling;

@@ -278,6 +278,19 @@ impl Engine {
         self.unsettled.is_some()
     }
 
+    /// Whether its devices still work: asked while nothing is to be done, where no step would tell.
+    ///
+    /// # Errors
+    /// [`EngineError::Lost`].
+    pub fn alive(&self) -> Result<(), EngineError> {
+        self.resources.devices.iter().try_for_each(|d| Ok(d.check()?))
+    }
+
+    /// What starting kernels took of the host since timing was switched on.
+    pub fn encoding(&self) -> Encoding {
+        self.runner.encoding()
+    }
+
     /// Switches timing per op on or off and returns what was measured.
     pub fn profile(&mut self, on: bool) -> Vec<(String, f64, u64)> {
         self.runner.profile(on)

@@ -197,7 +197,7 @@ impl<'a> CompileCx<'a> {
             return Err(LoadError::OutOfMemory { what, device, needed, free });
         }
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
-        let buffer = self.shared.buffer(what, needed, usage)?;
+        let buffer = self.shared.zeros(what, needed, usage)?;
         self.own_bytes += buffer.size();
         Ok(buffer)
     }

@@ -158,6 +158,22 @@ impl Device for GpuDevice {
         self.shared.state(state).write(&self.shared, page, bytes)
     }
 
+    fn free_weight(&self, weight: WeightId) {
+        self.shared.free_weight(weight);
+    }
+
+    fn free_state(&self, state: StateId) {
+        self.shared.free_state(state);
+    }
+
+    fn check(&self) -> Result<(), Lost> {
+        // A loss is told to whoever asks for what is done.
+        if let Err(e) = self.shared.conn.device.poll(wgpu::PollType::Poll) {
+            self.shared.conn.fault.set(e.to_string());
+        }
+        self.shared.check()
+    }
+
     fn dispatches(
         &self,
         graph: &Graph,

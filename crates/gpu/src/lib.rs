@@ -20,6 +20,7 @@ mod program;
 mod shared;
 mod states;
 mod store;
+mod transfer;
 
 pub use adapter::{AdapterSummary, OpenError, adapters};
 pub use device::{GpuDevice, GpuOptions};

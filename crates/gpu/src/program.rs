@@ -2,22 +2,20 @@
 //! Two steps may be on their way.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use firth_graph::{Carry, Extents, HostValues, Layout, LoadError, Lost, Place, Program, Segment, Ticket};
+use cpu_time::ThreadTime;
+use firth_graph::{Carry, Encoding, Extents, HostValues, LoadError, Lost, Program, Segment, Ticket};
 
 use crate::agree::Choice;
 use crate::compile::{CompileCx, Dry, Groups, PARAM_BYTES};
 use crate::draft::{self, Draft};
 use crate::shared::{Pipeline, Shared};
+use crate::transfer::{Mapped, Readback, Slot, Uploads, padded, place_slots, slots};
 
 /// How long a step may take; then the device counts as lost.
 const STEP: Duration = Duration::from_secs(600);
-/// How long results of finished work may take to be handed over.
-const MAPPED: Duration = Duration::from_secs(30);
 /// Steps that may be on their way.
 const FLIGHTS: usize = 2;
 /// A dispatch of the pass.
@@ -34,50 +32,11 @@ struct Dispatch {
 /// A dispatch that a step starts.
 struct Launch {
     dispatch: usize,
+    /// Whether the one before it has another pipeline.
+    changes: bool,
     groups: [u32; 3],
     /// What all its workgroups have to do.
     work: usize,
-}
-
-/// Where the results of a step come back.
-struct Readback {
-    buffer: wgpu::Buffer,
-    /// What lies in it, one part behind the other.
-    parts: Vec<Part>,
-    mapped: (SyncSender<Result<(), wgpu::BufferAsyncError>>, Receiver<Result<(), wgpu::BufferAsyncError>>),
-}
-
-/// Bytes of a host slot that come back.
-struct Part {
-    slot: usize,
-    /// Within the slot, and where they start in the arena.
-    bytes: Range<usize>,
-    at: usize,
-}
-
-impl Readback {
-    /// Chooses what comes back of a step: what is read of each slot.
-    fn choose(&mut self, writes: &[Slot], step: &Extents, host: &HostValues) {
-        self.parts.clear();
-        for w in writes {
-            let n = w.layout.bytes(step);
-            let mut take = |bytes: Range<usize>| {
-                let bytes = bytes.start..bytes.end.min(n);
-                if !bytes.is_empty() {
-                    self.parts.push(Part { slot: w.slot, at: w.at + bytes.start, bytes });
-                }
-            };
-            match host.wanted(w.slot) {
-                None => take(0..n),
-                Some(ranges) => ranges.iter().cloned().for_each(take),
-            }
-        }
-    }
-
-    /// Bytes that come back.
-    fn bytes(&self) -> usize {
-        self.parts.iter().map(|p| padded(p.bytes.len())).sum()
-    }
 }
 
 /// A step on its way.
@@ -86,23 +45,6 @@ struct Flight {
     /// Which readback takes them.
     readback: usize,
     submission: wgpu::SubmissionIndex,
-}
-
-/// A host slot that the segment reads or writes.
-struct Slot {
-    slot: usize,
-    layout: Layout,
-    /// Byte in the arena.
-    at: usize,
-    /// Bytes of the largest step.
-    most: usize,
-}
-
-impl Slot {
-    /// Bytes that a step reads of an input.
-    fn given(&self, step: &Extents, host: &HostValues) -> usize {
-        self.layout.bytes(step).min(host.given(self.slot))
-    }
 }
 
 /// Where an output stays for the next step: no buffer is copied into itself.
@@ -114,7 +56,7 @@ struct CarryBuffer {
 }
 
 /// Extents come first in an upload.
-const EXTENT_BYTES: usize = 16;
+pub(crate) const EXTENT_BYTES: usize = 16;
 
 /// A segment on a GPU.
 pub(crate) struct GpuProgram {
@@ -125,7 +67,7 @@ pub(crate) struct GpuProgram {
     launched: Option<Extents>,
     arena: wgpu::Buffer,
     extents: wgpu::Buffer,
-    upload: wgpu::Buffer,
+    uploads: Uploads,
     readbacks: [Readback; FLIGHTS],
     reads: Vec<Slot>,
     writes: Vec<Slot>,
@@ -141,38 +83,31 @@ pub(crate) struct GpuProgram {
     times: Option<Times>,
 }
 
-/// What steps took since they were last asked for: the host until a step was submitted, and waiting for its results.
+/// What steps took since they were last asked for.
 #[derive(Clone, Copy, Default)]
 struct Times {
-    encode: Duration,
-    dispatches: u64,
+    encoding: Encoding,
     wait: Duration,
     steps: u64,
+}
+
+/// What is measured while a step is sent.
+#[derive(Default)]
+struct Watch {
+    /// This thread's own time of the passes, and of the same once more.
+    passes: Duration,
+    again: Duration,
+    /// What measuring itself took, by the clock and of this thread.
+    aside: (Duration, Duration),
+    /// Submissions, and the longest of them but for the last.
+    submissions: u64,
+    longest: Duration,
 }
 
 impl Drop for GpuProgram {
     fn drop(&mut self) {
         self.shared.release(self.bytes);
     }
-}
-
-fn padded(bytes: usize) -> usize {
-    bytes.next_multiple_of(4)
-}
-
-/// The layout of a slot's storage itself: of all values that lie there, the largest that is dense from its start.
-fn storage(segment: &Segment, slot: usize) -> Layout {
-    let here = segment.values.iter().filter(|v| v.place == Place::Host(slot)).filter_map(|v| v.ty.layout());
-    let dense = here.filter(|l| l.offset == 0 && l.is_dense(&segment.bounds));
-    *dense.max_by_key(|l| l.bytes(&segment.bounds)).expect("a slot has a value")
-}
-
-fn slots(segment: &Segment, of: &[usize], at: &[usize]) -> Vec<Slot> {
-    let one = |&slot: &usize| {
-        let layout = storage(segment, slot);
-        Slot { slot, layout, at: at[slot], most: padded(layout.bytes(&segment.bounds)) }
-    };
-    of.iter().map(one).collect()
 }
 
 impl GpuProgram {
@@ -224,32 +159,39 @@ impl GpuProgram {
             return Err(LoadError::OutOfMemory { what, device, needed, free });
         }
         let mut bytes = 0;
-        let mut buffer = |what, n: usize, usage| {
+        let mut buffer = |what, n: usize, usage: Usage| {
             let b = shared.buffer(what, n as u64, usage)?;
             bytes += b.size();
             Ok::<_, LoadError>(b)
         };
         let arena = buffer("activations", arena_bytes, Usage::STORAGE | Usage::COPY_DST | Usage::COPY_SRC)?;
         let extents = buffer("extents", EXTENT_BYTES, Usage::UNIFORM | Usage::COPY_DST)?;
-        let upload = buffer("step inputs", up, Usage::COPY_SRC | Usage::COPY_DST)?;
+        let mut upload = || buffer("step inputs", up, Usage::COPY_SRC | Usage::MAP_WRITE);
+        let uploads = Uploads::new([upload()?, upload()?, upload()?].into());
         let mut readback = || {
             let buffer = buffer("step outputs", back, Usage::MAP_READ | Usage::COPY_DST)?;
             let parts = Vec::with_capacity(writes.len() + segment.bounds.o);
-            Ok::<_, LoadError>(Readback { buffer, parts, mapped: sync_channel(1) })
+            Ok::<_, LoadError>(Readback { mapped: Mapped::new(buffer), parts })
         };
         let readbacks = [readback()?, readback()?];
         let words: Vec<u32> = drafts.iter().flat_map(|d| &d.members).flat_map(|m| m.params).collect();
         let params = buffer("parameters", words.len() * 4, Usage::UNIFORM | Usage::COPY_DST)?;
         shared.conn.queue.write_buffer(&params, 0, bytemuck::cast_slice(&words));
+        // All buffers hold something before they are bound: nobody asks again.
+        shared.clear(&params, words.len() as u64 * 4);
+        shared.clear(&arena, 0);
+        shared.clear(&extents, 0);
         let fixed = Fixed { arena: &arena, params: &params, extents: &extents };
         let mut dispatches = Vec::with_capacity(drafts.len());
         let mut first = 0;
         for d in drafts {
-            let pipeline = shared.pipeline(d.name, &d.text(shared.compact), &d.access())?;
+            let pipeline = shared.pipeline(d.name, &d.text(shared.compact), d.members.len(), &d.access())?;
             let next = first + d.members.len();
             dispatches.push(fixed.bind(&shared.conn.device, first, pipeline, d));
             first = next;
         }
+        // Until buffers are mapped; a loss is told by what follows.
+        let _ = shared.wait();
         shared.alive()?;
         Ok(GpuProgram {
             launches: Vec::with_capacity(dispatches.len()),
@@ -257,7 +199,7 @@ impl GpuProgram {
             dispatches,
             arena,
             extents,
-            upload,
+            uploads,
             readbacks,
             reads,
             writes,
@@ -272,8 +214,8 @@ impl GpuProgram {
         })
     }
 
-    /// Puts extents and inputs together and writes them at once.
-    fn stage(&mut self, step: &Extents, host: &HostValues) {
+    /// Puts extents and inputs together and writes them at once, where the GPU finds them.
+    fn stage(&mut self, step: &Extents, host: &HostValues) -> Result<wgpu::Buffer, Lost> {
         self.staged.clear();
         for n in [step.t, step.o, step.p, step.s] {
             self.staged.extend((n as u32).to_le_bytes());
@@ -283,40 +225,92 @@ impl GpuProgram {
             self.staged.extend(&host.bytes(r.slot)[..n]);
             self.staged.resize(self.staged.len().next_multiple_of(4), 0);
         }
-        self.shared.conn.queue.write_buffer(&self.upload, 0, &self.staged);
+        self.uploads.write(&self.shared, &self.staged).cloned()
     }
 
-    /// Encodes and submits a step: one pass, or where it is long several. Returns the last submission and the dispatches.
-    fn send(&self, step: &Extents, host: &HostValues, readback: &Readback) -> wgpu::SubmissionIndex {
+    /// Encodes and submits a step: one pass, or where it is long several. Returns the last submission.
+    fn send(
+        &self,
+        step: &Extents,
+        host: &HostValues,
+        upload: &wgpu::Buffer,
+        readback: &Readback,
+        watch: &mut Watch,
+    ) -> wgpu::SubmissionIndex {
         let conn = &self.shared.conn;
-        let mut encoder = conn.device.create_command_encoder(&Default::default());
-        encoder.copy_buffer_to_buffer(&self.upload, 0, &self.extents, 0, EXTENT_BYTES as u64);
+        let new = || conn.device.create_command_encoder(&Default::default());
+        let mut encoder = new();
+        encoder.copy_buffer_to_buffer(upload, 0, &self.extents, 0, EXTENT_BYTES as u64);
         let mut from = EXTENT_BYTES;
         for r in &self.reads {
             let n = padded(r.given(step, host));
             if n > 0 {
-                encoder.copy_buffer_to_buffer(&self.upload, from as u64, &self.arena, r.at as u64, n as u64);
+                encoder.copy_buffer_to_buffer(upload, from as u64, &self.arena, r.at as u64, n as u64);
             }
             from += n;
         }
         self.take_carried(host.carried(), &mut encoder);
         let mut next = 0;
         loop {
+            let own = self.clock();
             next = self.pass(&mut encoder, next);
-            if next == self.launches.len() {
-                break;
+            let last = next == self.launches.len();
+            if last {
+                self.take_back(readback, &mut encoder);
+                self.leave_carried(step, &mut encoder);
             }
-            conn.queue.submit([encoder.finish()]);
-            encoder = conn.device.create_command_encoder(&Default::default());
+            let done = encoder.finish();
+            watch.passes += own.map_or(Duration::ZERO, |own| own.elapsed());
+            if last && self.times.is_some() {
+                let start = (Instant::now(), self.clock());
+                watch.again = self.rehearse();
+                watch.aside.0 += start.0.elapsed();
+                watch.aside.1 += start.1.map_or(Duration::ZERO, |own| own.elapsed());
+            }
+            let submission = conn.queue.submit([done]);
+            watch.submissions += 1;
+            if last {
+                return submission;
+            }
+            if self.times.is_some() {
+                let start = Instant::now();
+                // A loss is told by what follows.
+                let _ = self.shared.wait_for(&submission, STEP);
+                watch.longest = watch.longest.max(start.elapsed());
+                watch.aside.0 += start.elapsed();
+            }
+            encoder = new();
         }
+    }
+
+    /// Encodes the passes of the step at hand and lets them go: what that takes of this thread's time just after it was done
+    /// before, so with what it reads in the caches. A device that shares no caches with the host finds them so.
+    fn rehearse(&self) -> Duration {
+        let (mut next, mut own) = (0, Duration::ZERO);
+        while next < self.launches.len() {
+            let start = self.clock();
+            let mut encoder = self.shared.conn.device.create_command_encoder(&Default::default());
+            next = self.pass(&mut encoder, next);
+            let done = encoder.finish();
+            own += start.map_or(Duration::ZERO, |start| start.elapsed());
+            drop(done);
+        }
+        own
+    }
+
+    /// This thread's own time, where it is asked for and the system tells.
+    fn clock(&self) -> Option<ThreadTime> {
+        self.times.and_then(|_| ThreadTime::try_now().ok())
+    }
+
+    /// Copies what comes back to where the host reads it.
+    fn take_back(&self, readback: &Readback, encoder: &mut wgpu::CommandEncoder) {
         let mut to = 0;
         for p in &readback.parts {
             let n = padded(p.bytes.len()) as u64;
-            encoder.copy_buffer_to_buffer(&self.arena, p.at as u64, &readback.buffer, to, n);
+            encoder.copy_buffer_to_buffer(&self.arena, p.at as u64, &readback.mapped.buffer, to, n);
             to += n;
         }
-        self.leave_carried(step, &mut encoder);
-        conn.queue.submit([encoder.finish()])
     }
 
     /// Copies what the step before left.
@@ -346,11 +340,14 @@ impl GpuProgram {
             return;
         }
         self.launches.clear();
+        let mut last = None;
         for (i, d) in self.dispatches.iter().enumerate() {
             let [x, y, z] = draft::groups(d.groups.iter(), d.turns, step);
             if x * y * z > 0 {
+                let changes = last.replace(&d.pipeline) != Some(&d.pipeline);
                 self.launches.push(Launch {
                     dispatch: i,
+                    changes,
                     groups: [x, y, z].map(|n| n as u32),
                     work: x * y * z * d.weight,
                 });
@@ -370,16 +367,13 @@ impl GpuProgram {
                 return i;
             }
             let (d, [x, y, z]) = (&self.dispatches[l.dispatch], l.groups);
-            pass.set_pipeline(&d.pipeline);
+            if l.changes || i == first {
+                pass.set_pipeline(&d.pipeline);
+            }
             pass.set_bind_group(0, &d.bind, &[]);
             pass.dispatch_workgroups(x, y, z);
         }
         self.launches.len()
-    }
-
-    fn lost(&self, reason: String) -> Lost {
-        self.shared.conn.fault.set(reason.clone());
-        Lost { device: self.shared.name.clone(), reason }
     }
 
     /// Waits for a flight whose results are read, and copies them to the host.
@@ -394,38 +388,9 @@ impl GpuProgram {
         }
         self.unread = None;
         self.shared.wait_for(&f.submission, STEP)?;
-        let readback = &self.readbacks[f.readback];
-        // Another thread's wait may be the one that calls back, a little after this one has returned.
-        match readback.mapped.1.recv_timeout(MAPPED) {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => return Err(self.lost(format!("step outputs cannot be read: {e}"))),
-            Err(_) => return Err(self.lost(format!("step outputs were not mapped within {MAPPED:?}"))),
-        }
-        {
-            let view = readback.buffer.slice(..back as u64).get_mapped_range();
-            let view = view.map_err(|e| self.lost(format!("step outputs cannot be read: {e}")))?;
-            let mut from = 0;
-            for p in &readback.parts {
-                let n = p.bytes.len();
-                host.bytes_mut(p.slot)[p.bytes.clone()].copy_from_slice(&view[from..from + n]);
-                from += padded(n);
-            }
-        }
-        readback.buffer.unmap();
+        self.readbacks[f.readback].take(&self.shared, host)?;
         self.shared.check()
     }
-}
-
-/// The arena's own part, then a place for each host slot, aligned alike.
-fn place_slots(segment: &Segment) -> (Vec<usize>, usize) {
-    let mut end = segment.arena_bytes.next_multiple_of(256);
-    let n = segment.reads.iter().chain(&segment.writes).max().map_or(0, |m| m + 1);
-    let mut at = vec![0; n];
-    for &slot in segment.reads.iter().chain(&segment.writes) {
-        at[slot] = end;
-        end += storage(segment, slot).bytes(&segment.bounds).next_multiple_of(256);
-    }
-    (at, end)
 }
 
 /// The buffers that every dispatch sees.
@@ -467,28 +432,32 @@ impl Program for GpuProgram {
     fn submit(&mut self, step: Extents, host: &mut HostValues) -> Result<Ticket, Lost> {
         assert!(self.flights.len() < FLIGHTS, "at most {FLIGHTS} steps of a program are in flight");
         self.shared.check()?;
-        let start = Instant::now();
+        let (start, own) = (Instant::now(), self.clock());
         self.launch(&step);
-        self.stage(&step, host);
+        let upload = self.stage(&step, host)?;
         let ticket = Ticket(self.submitted + 1);
         // Neighbouring steps take turns.
         let readback = (ticket.0 % FLIGHTS as u64) as usize;
         self.readbacks[readback].choose(&self.writes, &step, host);
         let to = &self.readbacks[readback];
-        let submission = self.send(&step, host, to);
+        let mut watch = Watch::default();
+        let submission = self.send(&step, host, &upload, to, &mut watch);
         self.shared.check()?;
-        let back = to.bytes();
+        let back = to.bytes() as u64;
         if back > 0 {
-            let done = to.mapped.0.clone();
-            to.buffer.slice(..back as u64).map_async(wgpu::MapMode::Read, move |r| {
-                // A program that is gone waits for nothing.
-                let _ = done.try_send(r);
-            });
+            self.readbacks[readback].mapped.ask(wgpu::MapMode::Read, back);
         }
-        if let Some(t) = &mut self.times {
-            t.encode += start.elapsed();
-            t.dispatches += self.launches.len() as u64;
-            t.steps += 1;
+        self.uploads.sent();
+        if self.times.is_some() {
+            let own = own.map_or(Duration::ZERO, |own| own.elapsed());
+            let (clock, own) = (start.elapsed() - watch.aside.0, own.saturating_sub(watch.aside.1));
+            let warm = (own + watch.again).saturating_sub(watch.passes);
+            let n = self.launches.len() as u64;
+            if let Some(t) = &mut self.times {
+                let Watch { submissions, longest, .. } = watch;
+                t.encoding += Encoding { dispatches: n, submissions, longest, clock, own, warm };
+                t.steps += 1;
+            }
         }
         self.flights.push_back(Flight { ticket, readback, submission });
         self.submitted = ticket.0;
@@ -502,6 +471,8 @@ impl Program for GpuProgram {
         let landed = self.land(f, host);
         if let Some(t) = &mut self.times {
             t.wait += start.elapsed();
+            // Of a step that nobody was ahead of, this is its last submission.
+            t.encoding.longest = t.encoding.longest.max(start.elapsed());
         }
         landed
     }
@@ -523,10 +494,14 @@ impl Program for GpuProgram {
         match t.steps {
             0 => Vec::new(),
             _ => vec![
-                ("encode".into(), t.encode.as_secs_f64(), t.dispatches),
+                ("encode".into(), t.encoding.clock.as_secs_f64(), t.encoding.dispatches),
                 ("waiting".into(), t.wait.as_secs_f64(), t.steps),
             ],
         }
+    }
+
+    fn encoding(&self) -> Encoding {
+        self.times.unwrap_or_default().encoding
     }
 
     fn scratch_bytes(&self) -> u64 {

@@ -7,6 +7,8 @@ use firth_graph::{LoadError, Lost, StateId, WeightId};
 
 use crate::adapter::Connection;
 use crate::agree::Agreed;
+use crate::compile::PARAM_BYTES;
+use crate::program::EXTENT_BYTES;
 use crate::states::State;
 use crate::store::StoredWeight;
 
@@ -32,16 +34,24 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 struct Held {
-    weights: Vec<Arc<StoredWeight>>,
-    states: Vec<Arc<State>>,
+    /// By their ids; those that were freed are gone.
+    weights: Vec<Option<Arc<StoredWeight>>>,
+    states: Vec<Option<Arc<State>>>,
     bytes: u64,
 }
 
-/// Pipelines by their text, layouts by the access of their extra buffers.
+/// Pipelines by their text, layouts by the number of their ops and the access of their extra buffers.
 #[derive(Default)]
 struct Pipelines {
     by_source: HashMap<String, Pipeline>,
-    layouts: HashMap<Vec<bool>, wgpu::BindGroupLayout>,
+    layouts: HashMap<(usize, Vec<bool>), Layouts>,
+}
+
+/// What binds buffers, and the same for a pipeline: pipelines that share it are changed at less cost.
+#[derive(Clone)]
+struct Layouts {
+    group: wgpu::BindGroupLayout,
+    pipeline: wgpu::PipelineLayout,
 }
 
 /// A compiled kernel.
@@ -77,22 +87,34 @@ impl Shared {
 
     pub fn add_weight(&self, w: StoredWeight) -> WeightId {
         let mut held = lock(&self.held);
-        held.weights.push(Arc::new(w));
+        held.weights.push(Some(Arc::new(w)));
         WeightId(held.weights.len() as u32 - 1)
     }
 
     pub fn add_state(&self, s: State) -> StateId {
         let mut held = lock(&self.held);
-        held.states.push(Arc::new(s));
+        held.states.push(Some(Arc::new(s)));
         StateId(held.states.len() as u32 - 1)
     }
 
     pub fn weight(&self, id: WeightId) -> Arc<StoredWeight> {
-        lock(&self.held).weights[id.0 as usize].clone()
+        lock(&self.held).weights[id.0 as usize].clone().expect("a weight that was not freed")
     }
 
     pub fn state(&self, id: StateId) -> Arc<State> {
-        lock(&self.held).states[id.0 as usize].clone()
+        lock(&self.held).states[id.0 as usize].clone().expect("a state that was not freed")
+    }
+
+    /// Lets go of a weight; programs that use it keep its buffers.
+    pub fn free_weight(&self, id: WeightId) {
+        let weight = lock(&self.held).weights[id.0 as usize].take();
+        self.release(weight.iter().flat_map(|w| &w.parts).map(|p| p.buffer.size()).sum());
+    }
+
+    /// The same of a state.
+    pub fn free_state(&self, id: StateId) {
+        let state = lock(&self.held).states[id.0 as usize].take();
+        self.release(state.iter().flat_map(|s| &s.pool.buffers).map(|b| b.size()).sum());
     }
 
     /// The largest storage buffer that a kernel can see at once, in bytes, a multiple of 256.
@@ -134,6 +156,27 @@ impl Shared {
         }
     }
 
+    /// The same with zeros in it. Of a buffer that was never written the queue would ask so at every dispatch.
+    pub fn zeros(
+        &self,
+        what: &str,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+    ) -> Result<wgpu::Buffer, LoadError> {
+        let buffer = self.buffer(what, bytes, usage)?;
+        self.clear(&buffer, 0);
+        Ok(buffer)
+    }
+
+    /// Zeros from a byte on, a multiple of 4.
+    pub fn clear(&self, buffer: &wgpu::Buffer, from: u64) {
+        if from < buffer.size() {
+            let mut encoder = self.conn.device.create_command_encoder(&Default::default());
+            encoder.clear_buffer(buffer, from, None);
+            self.conn.queue.submit([encoder.finish()]);
+        }
+    }
+
     /// Gives bytes of a dropped buffer back to the budget.
     pub fn release(&self, bytes: u64) {
         lock(&self.held).bytes -= bytes;
@@ -153,6 +196,12 @@ impl Shared {
             Some(reason) => Err(Lost { device: self.name.clone(), reason }),
             None => Ok(()),
         }
+    }
+
+    /// The device is given up for this reason, unless it was before.
+    pub fn lost(&self, reason: String) -> Lost {
+        self.conn.fault.set(reason.clone());
+        Lost { device: self.name.clone(), reason }
     }
 
     /// Waits until everything submitted is done.
@@ -184,11 +233,13 @@ impl Shared {
         out
     }
 
-    /// The pipeline of a text; `writable` says of each buffer after the fixed three whether the kernel writes it.
+    /// The pipeline of a text that serves `members` ops; `writable` says of each buffer after the fixed three whether the
+    /// kernel writes it.
     pub fn pipeline(
         &self,
         name: &'static str,
         source: &str,
+        members: usize,
         writable: &[bool],
     ) -> Result<Pipeline, LoadError> {
         let mut all = lock(&self.pipelines);
@@ -196,15 +247,16 @@ impl Shared {
             return Ok(p.clone());
         }
         let device = &self.conn.device;
-        let layout = all.layouts.entry(writable.to_vec()).or_insert_with(|| layout(device, writable)).clone();
+        let layouts = all.layouts.entry((members, writable.to_vec()));
+        let layouts = layouts.or_insert_with(|| layout(device, members, writable)).clone();
         let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let pipeline = compile(&self.conn, name, source, &layout);
+        let pipeline = compile(&self.conn, name, source, &layouts.pipeline);
         if let Some(e) = pollster::block_on(scope.pop()) {
             let reason = format!("kernel `{name}`: {e}");
             return Err(LoadError::Device { device: self.name.clone(), reason });
         }
         self.alive()?;
-        let made = Pipeline { name, pipeline, layout };
+        let made = Pipeline { name, pipeline, layout: layouts.group };
         all.by_source.insert(source.into(), made.clone());
         Ok(made)
     }
@@ -215,28 +267,41 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Arena, parameters and extents, then the kernel's own buffers.
-fn layout(device: &wgpu::Device, writable: &[bool]) -> wgpu::BindGroupLayout {
-    let storage = |read_only| wgpu::BufferBindingType::Storage { read_only };
-    let types = [storage(false), wgpu::BufferBindingType::Uniform, wgpu::BufferBindingType::Uniform];
-    let types = types.into_iter().chain(writable.iter().map(|w| storage(!w)));
+/// Arena, parameters and extents, then the kernel's own buffers. With their least sizes, which are asked once a bind group and
+/// not once a dispatch.
+fn layout(device: &wgpu::Device, members: usize, writable: &[bool]) -> Layouts {
+    let storage = |read_only| (wgpu::BufferBindingType::Storage { read_only }, 4);
+    let uniform = |bytes| (wgpu::BufferBindingType::Uniform, bytes);
+    let fixed = [storage(false), uniform(members * PARAM_BYTES), uniform(EXTENT_BYTES)];
+    let types = fixed.into_iter().chain(writable.iter().map(|w| storage(!w)));
     let entries: Vec<_> = types
         .enumerate()
-        .map(|(i, ty)| wgpu::BindGroupLayoutEntry {
+        .map(|(i, (ty, least))| wgpu::BindGroupLayoutEntry {
             binding: i as u32,
             visibility: wgpu::ShaderStages::COMPUTE,
-            ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+            ty: wgpu::BindingType::Buffer {
+                ty,
+                has_dynamic_offset: false,
+                min_binding_size: wgpu::BufferSize::new(least as u64),
+            },
             count: None,
         })
         .collect();
-    device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries })
+    let desc = wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries };
+    let group = device.create_bind_group_layout(&desc);
+    let pipeline = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label: None,
+        bind_group_layouts: &[Some(&group)],
+        immediate_size: 0,
+    });
+    Layouts { group, pipeline }
 }
 
 fn compile(
     conn: &Connection,
     name: &str,
     source: &str,
-    layout: &wgpu::BindGroupLayout,
+    layout: &wgpu::PipelineLayout,
 ) -> wgpu::ComputePipeline {
     let device = &conn.device;
     let desc =
@@ -245,14 +310,9 @@ fn compile(
         wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..wgpu::ShaderRuntimeChecks::checked() };
     // SAFETY: the one check that is off bounds loops; every loop of the kernels counts to a finite bound.
     let module = unsafe { device.create_shader_module_trusted(desc, checks) };
-    let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-        label: None,
-        bind_group_layouts: &[Some(layout)],
-        immediate_size: 0,
-    });
     device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
         label: Some(name),
-        layout: Some(&layout),
+        layout: Some(layout),
         module: &module,
         entry_point: Some("main"),
         compilation_options: wgpu::PipelineCompilationOptions {

@@ -122,7 +122,7 @@ impl Pool {
         let mut buffers = Vec::new();
         for first in (0..n.max(1)).step_by(per_buffer) {
             let pages = per_buffer.min(n.max(1) - first) as u64;
-            buffers.push(shared.buffer("state", pages * page, USAGE)?);
+            buffers.push(shared.zeros("state", pages * page, USAGE)?);
         }
         Ok(Pool { n, words, per_buffer, buffers })
     }

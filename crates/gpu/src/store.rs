@@ -172,6 +172,7 @@ fn elements(
         return Err(too_large(up.shared, w, "the whole", bytes.len() as u64));
     }
     let buffer = up.shared.buffer(&w.name, bytes.len() as u64, USAGE)?;
+    up.shared.clear(&buffer, bytes.len().next_multiple_of(4) as u64);
     for (i, piece) in bytes.chunks(UPLOAD).enumerate() {
         up.write(&buffer, (i * UPLOAD) as u64, piece)?;
         proceed(on(piece.len() as u64))?;

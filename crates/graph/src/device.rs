@@ -4,7 +4,7 @@
 //! refused at load: [`Device::supports`] is total, and after [`Device::compile`] a step can fail only because
 //! the device itself is gone ([`Lost`]).
 
-use std::ops::{ControlFlow, Range};
+use std::ops::{AddAssign, ControlFlow, Range};
 use std::time::Duration;
 
 use firth_quant::Dtype;
@@ -345,6 +345,34 @@ impl HostValues {
     }
 }
 
+/// What it takes of the host to make steps ready for a device that goes on by itself: until they are submitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Encoding {
+    /// Kernels started.
+    pub dispatches: u64,
+    /// Parts in which they were handed over; the device works them off one by one.
+    pub submissions: u64,
+    /// The time of the longest part, waiting for it included.
+    pub longest: Duration,
+    /// By the clock.
+    pub clock: Duration,
+    /// Of the submitting thread's own time.
+    pub own: Duration,
+    /// The same where nothing has displaced what it reads from the caches since the step before.
+    pub warm: Duration,
+}
+
+impl AddAssign for Encoding {
+    fn add_assign(&mut self, o: Encoding) {
+        self.dispatches += o.dispatches;
+        self.submissions += o.submissions;
+        self.longest = self.longest.max(o.longest);
+        self.clock += o.clock;
+        self.own += o.own;
+        self.warm += o.warm;
+    }
+}
+
 /// A place that runs ops.
 pub trait Device: Send + Sync {
     /// What it is.
@@ -393,6 +421,22 @@ pub trait Device: Send + Sync {
     /// Writes a page.
     fn write_page(&self, state: StateId, page: usize, bytes: &[u8]) -> Result<(), Lost>;
 
+    /// A model is unloaded: its weights are needed no more, except by programs that are there. A device that lives no longer than
+    /// its model may keep them.
+    fn free_weight(&self, weight: WeightId) {
+        let _ = weight;
+    }
+
+    /// The same of a state.
+    fn free_state(&self, state: StateId) {
+        let _ = state;
+    }
+
+    /// Whether it still works: asked from time to time while nothing runs on it.
+    fn check(&self) -> Result<(), Lost> {
+        Ok(())
+    }
+
     /// The kernels that it would start for a step of this size, in order, where starting one costs something: without
     /// anything loaded.
     fn dispatches(&self, g: &Graph, plan: &Plan, segment: &Segment, step: &Extents) -> Option<Vec<Dispatch>> {
@@ -430,5 +474,10 @@ pub trait Program: Send {
     fn profile(&mut self, on: bool) -> Vec<(String, f64, u64)> {
         let _ = on;
         Vec::new()
+    }
+
+    /// What starting kernels took of the host, in the same time; nothing where none is started.
+    fn encoding(&self) -> Encoding {
+        Encoding::default()
     }
 }

@@ -75,6 +75,13 @@ impl Resources {
     }
 }
 
+impl Drop for Resources {
+    fn drop(&mut self) {
+        self.weights.values().for_each(|(device, w)| self.devices[*device].free_weight(*w));
+        self.states.values().for_each(|(device, s)| self.devices[*device].free_state(*s));
+    }
+}
+
 /// A program ready to run: its compiled segments and its host values.
 pub struct Runner {
     plan: Plan,
@@ -228,6 +235,13 @@ impl Runner {
     /// Bytes of scratch of the compiled programs.
     pub fn program_bytes(&self) -> u64 {
         self.programs.iter().map(|p| p.scratch_bytes()).sum()
+    }
+
+    /// What starting kernels took of the host since timing was switched on.
+    pub fn encoding(&self) -> Encoding {
+        let mut all = Encoding::default();
+        self.programs.iter().for_each(|p| all += p.encoding());
+        all
     }
 
     /// Switches timing per op on or off and returns what was measured: name, seconds, calls.

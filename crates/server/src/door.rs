@@ -1,6 +1,6 @@
 //! The outside of the server: it answers from the first moment, and says that the model loads until there is one.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use axum::Router;
@@ -15,29 +15,48 @@ use crate::error::{ApiError, Shown, respond};
 /// What every request comes to first.
 pub struct Door {
     cors: bool,
-    inside: OnceLock<Inside>,
+    inside: RwLock<Inside>,
 }
 
-struct Inside {
-    app: Arc<App>,
-    router: Router,
+#[derive(Clone)]
+enum Inside {
+    /// A model at work.
+    Open(Arc<App>, Router),
+    /// None yet, or none any more: what is said to those who ask.
+    Shut(String),
 }
 
 impl Door {
     /// A door behind which nothing is yet; `cors` lets web pages of other origins ask.
     pub fn new(cors: bool) -> Arc<Door> {
-        Arc::new(Door { cors, inside: OnceLock::new() })
+        Arc::new(Door { cors, inside: RwLock::new(Inside::Shut("Loading model".into())) })
     }
 
     /// The model has been loaded: from now on requests reach it.
     pub fn open(&self, app: Arc<App>) {
         let router = router(app.clone());
-        let _ = self.inside.set(Inside { app, router });
+        self.set(Inside::Open(app, router));
+    }
+
+    /// There is no model any more, until the door is opened again: requests are answered by 503 and the reason.
+    pub fn shut(&self, why: impl Into<String>) {
+        self.set(Inside::Shut(why.into()));
+    }
+
+    fn set(&self, inside: Inside) {
+        *self.inside.write().unwrap_or_else(PoisonError::into_inner) = inside;
+    }
+
+    fn inside(&self) -> Inside {
+        self.inside.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What is behind the door.
-    pub fn app(&self) -> Option<&Arc<App>> {
-        self.inside.get().map(|inside| &inside.app)
+    pub fn app(&self) -> Option<Arc<App>> {
+        match self.inside() {
+            Inside::Open(app, _) => Some(app),
+            Inside::Shut(_) => None,
+        }
     }
 
     /// The answers, as a service for a socket.
@@ -83,11 +102,10 @@ impl Door {
         if request.uri().path() == "/" && matches!(*request.method(), Method::GET | Method::HEAD) {
             return crate::page::chat();
         }
-        match self.inside.get() {
-            Some(inside) => inside.router.clone().oneshot(request).await.into_response(),
-            None => {
-                let loads = ApiError::unavailable("Loading model");
-                ApiError { retry_after: Some(1), ..loads }.into_response()
+        match self.inside() {
+            Inside::Open(_, router) => router.oneshot(request).await.into_response(),
+            Inside::Shut(why) => {
+                ApiError { retry_after: Some(1), ..ApiError::unavailable(why) }.into_response()
             }
         }
     }

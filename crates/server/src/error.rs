@@ -174,7 +174,7 @@ impl From<EngineError> for ApiError {
             EngineError::NoText { .. } | EngineError::NoLogits { .. } | EngineError::NoEmbeddings => {
                 ApiError::unsupported(e.to_string())
             }
-            EngineError::Full { .. } => ApiError::unavailable(e.to_string()),
+            EngineError::Full { .. } | EngineError::Lost(_) => ApiError::unavailable(e.to_string()),
             e => ApiError::server(e.to_string()),
         }
     }

@@ -13,6 +13,7 @@ mod error;
 mod fields;
 pub mod generation;
 mod info;
+mod keep;
 mod limits;
 mod metrics;
 mod native;
@@ -43,6 +44,7 @@ pub use app::{App, ServerOptions};
 pub use door::Door;
 pub use error::ApiError;
 pub use fields::ThoughtLimit;
+pub use keep::keep;
 pub use record::{Record, Replayed, replay};
 
 /// Time for a connection to agree on its keys.

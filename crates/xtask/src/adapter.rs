@@ -3,12 +3,12 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use firth::{Device, Dtype, EngineOptions};
 use firth_conformance::{cut_law, models};
-use firth_engine::{Engine, Feed, Sampler, Want};
+use firth_engine::{Encoding, Engine, Feed, Sampler, Want};
 use firth_gguf::Gguf;
 use firth_gpu::{GpuDevice, GpuOptions};
 use firth_sampling::Params;
@@ -27,6 +27,9 @@ pub struct Args {
     /// Decoded tokens of which the host's time is measured; 0 leaves it out
     #[arg(long, default_value_t = 64)]
     steps: usize,
+    /// Tokens of a prompt of which the longest submission is measured; 0 leaves it out
+    #[arg(long, default_value_t = 0)]
+    prompt: usize,
 }
 
 /// Cuts of the sequence; the last size repeats.
@@ -42,6 +45,9 @@ pub fn run(a: &Args) -> Result<bool> {
     let equal = a.tokens == 0 || law_holds(a, &file, &device)?;
     if a.steps > 0 {
         host_time(a, &file, &device)?;
+    }
+    if a.prompt > 0 {
+        longest(a, &file, &device)?;
     }
     Ok(equal)
 }
@@ -85,24 +91,50 @@ fn host_time(a: &Args, file: &Arc<Gguf>, device: &Arc<dyn Device>) -> Result<()>
     let seq = engine.open(0)?;
     let sampler = Sampler::new(Params { temperature: 0.0, ..Params::default() }, 0, 0);
     let mut id = cut_law::ids(1, cut_law::vocab(file))[0];
-    let mut each = Vec::with_capacity(a.steps);
-    let mut dispatches = 0;
+    let mut each: Vec<Encoding> = Vec::with_capacity(a.steps);
     for step in 0..WARM + a.steps {
         engine.profile(true);
         let feed = Feed { seq, ids: &[id], embeds: None, want: Want::Last, sampler: Some(&sampler) };
         engine.step(&[feed])?;
         id = engine.sampled(0, 0)?;
-        let all = engine.profile(true);
-        let Some((_, seconds, n)) = all.iter().find(|(name, ..)| name == "encode") else { continue };
-        dispatches = *n;
         if step >= WARM {
-            each.push(seconds / *n as f64 * 1e6);
+            each.push(engine.encoding());
         }
     }
-    each.sort_by(f64::total_cmp);
-    let (Some(least), Some(median)) = (each.first(), each.get(each.len() / 2)) else { return Ok(()) };
+    let n = each.first().map_or(0, |e| e.dispatches);
+    println!("{n} dispatches a token; filling, encoding and submitting, microseconds a dispatch:");
+    let lines: [(&str, fn(&Encoding) -> Duration); 3] = [
+        ("by the clock", |e| e.clock),
+        ("this thread's own time", |e| e.own),
+        ("the same, caches warm", |e| e.warm),
+    ];
+    for (name, of) in lines {
+        let mut us: Vec<f64> = each.iter().map(|e| of(e).as_secs_f64() / n.max(1) as f64 * 1e6).collect();
+        us.sort_by(f64::total_cmp);
+        println!("  {name}: median {:.2}, least {:.2}", us[us.len() / 2], us[0]);
+    }
+    Ok(())
+}
+
+/// The longest submission of a prompt, in steps of the usual size.
+fn longest(a: &Args, file: &Arc<Gguf>, device: &Arc<dyn Device>) -> Result<()> {
+    let options = EngineOptions { ctx: Some(a.prompt + 8), cache_bytes: 0, ..EngineOptions::default() };
+    let mut engine = load(file, device, &options)?;
+    let seq = engine.open(0)?;
+    let ids = cut_law::ids(a.prompt, cut_law::vocab(file));
+    let start = Instant::now();
+    engine.profile(true);
+    for part in ids.chunks(engine.bounds().t) {
+        engine.step(&[Feed { seq, ids: part, embeds: None, want: Want::Last, sampler: None }])?;
+    }
+    let e = engine.encoding();
     println!(
-        "{dispatches} dispatches a token; filling, encoding and submitting: {median:.2} us a dispatch (least {least:.2})"
+        "a prompt of {} tokens: {} dispatches in {} submissions, the longest {:.2} s, all {:.1} s",
+        a.prompt,
+        e.dispatches,
+        e.submissions,
+        e.longest.as_secs_f64(),
+        start.elapsed().as_secs_f64()
     );
     Ok(())
 }

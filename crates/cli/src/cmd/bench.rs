@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use firth_cpu::{ReadGauge, int8_ceiling};
-use firth_engine::{Engine, Feed, Seq, Want};
+use firth_engine::{Encoding, Engine, Feed, Seq, Want};
 use serde_json::json;
 
 use crate::args::Bench;
@@ -68,7 +68,10 @@ pub fn bench(a: Bench) -> Result<()> {
     // Sequences that decode together share one read of the weights.
     let step_bytes = bytes_per_token + a.sequences as u64 * engine.state_bytes(a.prompt + a.n / 2);
     let share_of_read = decode.median() / a.sequences as f64 * step_bytes as f64 / read;
-    let profile = if a.profile { profile(engine, &a)? } else { Vec::new() };
+    let (profile, encoding) = if a.profile { profile(engine, &a)? } else { Default::default() };
+    // Microseconds of the host for each kernel that a device starts.
+    let each = |time: Duration| time.as_secs_f64() * 1e6 / encoding.dispatches.max(1) as f64;
+    let [by_clock, own, warm] = [encoding.clock, encoding.own, encoding.warm].map(each);
     let report = json!({
         "level": gauge.level().to_string(),
         "threads": gauge.pool().threads(),
@@ -89,6 +92,7 @@ pub fn bench(a: Bench) -> Result<()> {
         "peak_memory": peak,
         "load": {"weights": engine.report().weight_bytes, "scratch": engine.report().scratch_bytes, "seconds": engine.report().seconds},
         "profile": profile.iter().map(|(n, s, c)| json!({"op": n, "seconds": s, "calls": c})).collect::<Vec<_>>(),
+        "encoding": {"dispatches": encoding.dispatches, "clock_us": by_clock, "own_us": own, "warm_us": warm},
     });
     if a.json {
         return super::print_json(&report);
@@ -138,6 +142,11 @@ pub fn bench(a: Bench) -> Result<()> {
     let total: f64 = profile.iter().map(|p| p.1).sum();
     for (name, seconds, calls) in profile {
         println!("  {name:<18} {:>6.1}%  {:>9.3} ms  {calls} calls", seconds / total * 100.0, seconds * 1e3);
+    }
+    if encoding.dispatches > 0 {
+        println!(
+            "  to encode a dispatch: {by_clock:.2} us by the clock, {own:.2} us of this thread's own time, {warm:.2} us with warm caches"
+        );
     }
     Ok(())
 }
@@ -220,10 +229,11 @@ fn feed(engine: &mut Engine, seq: Seq, ids: &[u32]) -> Result<()> {
     Ok(())
 }
 
-fn profile(engine: &mut Engine, a: &Bench) -> Result<Vec<(String, f64, u64)>> {
+fn profile(engine: &mut Engine, a: &Bench) -> Result<(Vec<(String, f64, u64)>, Encoding)> {
     engine.profile(true);
     one(engine, a, &mut Rates(Vec::new()), &mut Rates(Vec::new()))?;
+    let encoding = engine.encoding();
     let mut p = engine.profile(false);
     p.sort_by(|x, y| y.1.total_cmp(&x.1));
-    Ok(p)
+    Ok((p, encoding))
 }

@@ -49,11 +49,13 @@ pub fn serve(mut a: Serve) -> Result<()> {
     let grace = Duration::from_secs(a.grace);
     let listening = progress::listen();
     let serving = runtime.spawn(firth_server::serve(listener, door.clone(), tls, grace, told_to_end()));
-    match load(a, api_keys) {
-        Ok(app) => {
-            door.open(app);
-            progress::say("ready");
-        }
+    let go_on = || progress::go_on().is_continue() && !serving.is_finished();
+    let said = |state: Result<(), &str>| match state {
+        Ok(()) => progress::say("ready"),
+        Err(why) => progress::say(format_args!("the engine has stopped: {why}; loading the model again")),
+    };
+    match firth_server::keep(&door, || load(&a, &api_keys), go_on, said) {
+        Ok(()) => {}
         // Told to end while it loaded.
         Err(_) if progress::go_on().is_break() => {}
         Err(e) => return Err(e),
@@ -64,7 +66,7 @@ pub fn serve(mut a: Serve) -> Result<()> {
 }
 
 /// The model at work, as it is to be served.
-fn load(a: Serve, api_keys: Vec<String>) -> Result<Arc<App>> {
+fn load(a: &Serve, api_keys: &[String]) -> Result<Arc<App>> {
     let file = super::open(a.model.as_deref(), &a.talk.common.override_kv)?;
     let mut engine =
         EngineOptions { parallel: a.parallel, pooling: a.pooling, ..engine_options(&a.talk.common) };
@@ -73,7 +75,7 @@ fn load(a: Serve, api_keys: Vec<String>) -> Result<Arc<App>> {
     let options = ServerOptions {
         name: a.alias.clone().unwrap_or_else(|| name_of(a.model.as_deref())),
         path: a.model.clone().unwrap_or_default(),
-        api_keys,
+        api_keys: api_keys.to_vec(),
         defaults: Some(super::sampling::params(&model, &a.talk.sampling)?),
         seed: a.talk.sampling.seed,
         stop: a.talk.sampling.stop.clone(),
@@ -89,7 +91,7 @@ fn load(a: Serve, api_keys: Vec<String>) -> Result<Arc<App>> {
     say_memory(&mut model);
     let service = ServiceOptions {
         queue: a.queue,
-        cache_dir: a.cache_dir,
+        cache_dir: a.cache_dir.clone(),
         allocations: Some(allocations),
         ..ServiceOptions::default()
     };

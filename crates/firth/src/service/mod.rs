@@ -264,6 +264,11 @@ impl Service {
         }
     }
 
+    /// Why the engine has ended, if it has: it will not go on.
+    pub fn ended(&self) -> Option<String> {
+        self.0.board.death()
+    }
+
     /// Decodes one token, whoever else is at work: whether the engine really works.
     ///
     /// # Errors

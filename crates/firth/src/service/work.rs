@@ -125,6 +125,9 @@ impl Work {
                     match self.inbox.recv_timeout(if unsettled { Duration::ZERO } else { BEAT }) {
                         Ok(c) => c,
                         Err(RecvTimeoutError::Timeout) => {
+                            if let Err(e) = self.model.engine().alive() {
+                                return ControlFlow::Break(e.to_string());
+                            }
                             self.write_cache();
                             continue;
                         }
