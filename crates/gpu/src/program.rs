@@ -164,10 +164,11 @@ impl GpuProgram {
             bytes += b.size();
             Ok::<_, LoadError>(b)
         };
-        let arena = buffer("activations", arena_bytes, Usage::STORAGE | Usage::COPY_DST | Usage::COPY_SRC)?;
-        let extents = buffer("extents", EXTENT_BYTES, Usage::UNIFORM | Usage::COPY_DST)?;
+        // Uploads first: what keeps track of a step's buffers grows with the number of each as they come, and these take turns.
         let mut upload = || buffer("step inputs", up, Usage::COPY_SRC | Usage::MAP_WRITE);
         let uploads = Uploads::new([upload()?, upload()?, upload()?].into());
+        let arena = buffer("activations", arena_bytes, Usage::STORAGE | Usage::COPY_DST | Usage::COPY_SRC)?;
+        let extents = buffer("extents", EXTENT_BYTES, Usage::UNIFORM | Usage::COPY_DST)?;
         let mut readback = || {
             let buffer = buffer("step outputs", back, Usage::MAP_READ | Usage::COPY_DST)?;
             let parts = Vec::with_capacity(writes.len() + segment.bounds.o);
