@@ -123,44 +123,71 @@ pub fn fill_tile(level: Level, layout: &ActLayout, tile: usize, src: RowSource, 
     let mut bad = 0;
     for r in 0..rows {
         let x = src.row(tile * layout.height() + r, layout.k);
-        let row = Row { layout, rows, r, x, dst };
-        if dispatch(level, row) {
-            bad |= 1 << r;
-        }
+        // SAFETY: the tile is the caller's alone.
+        let row_is_bad = unsafe { fill_row(level, layout, rows, r, 0, x, dst.as_mut_ptr()) };
+        bad |= u8::from(row_is_bad) << r;
     }
     bad
 }
 
-/// One row into its lane of the tile; returns whether it holds a NaN or an infinity.
+/// Fills columns `first ..` of row `r` of a tile of `rows` rows with `x`, as [`fill_tile`] does. `first` is a multiple of the
+/// form's block, and so is the end, unless it is that of the row. Returns whether they hold a NaN or an infinity.
+///
+/// # Safety
+/// The tile lies at `dst`, and nobody else touches these columns of the row.
+#[must_use = "rows with a NaN or infinity must fail"]
+pub unsafe fn fill_row(
+    level: Level,
+    layout: &ActLayout,
+    rows: usize,
+    r: usize,
+    first: usize,
+    x: &[f32],
+    dst: *mut u8,
+) -> bool {
+    let (end, block) = (first + x.len(), layout.form.block());
+    assert!(r < rows && end <= layout.k, "columns {first} to {end} of {}, row {r} of {rows}", layout.k);
+    assert!(first.is_multiple_of(block) && (end == layout.k || end.is_multiple_of(block)), "whole blocks");
+    dispatch(level, Row { layout, rows, r, first, x, dst })
+}
+
+/// Columns of one row into its lane of the tile; returns whether they hold a NaN or an infinity.
 struct Row<'a> {
     layout: &'a ActLayout,
     rows: usize,
     r: usize,
+    first: usize,
     x: &'a [f32],
-    dst: &'a mut [u8],
+    dst: *mut u8,
 }
 
 impl Kernel for Row<'_> {
     type Out = bool;
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, s: S) -> bool {
+    fn run<S: Simd>(self, s: S) -> bool {
         match self.layout.form {
             Form::F32 => self.copy(s),
-            Form::Q32 => self.quantise::<S, 32, 1>(s),
-            Form::Q256 => self.quantise::<S, 256, 4>(s),
+            Form::Q32 => self.blocks(
+                #[inline(always)]
+                |b, x| self.block_of_32(s, b, x),
+            ),
+            Form::Q256 => self.blocks(
+                #[inline(always)]
+                |b, x| self.block_of_256(s, b, x),
+            ),
         }
     }
 }
 
 impl Row<'_> {
-    /// Writes words `at ..` of this row, where `base` words of each row come before.
+    /// Writes words `at ..` of this row, words of all rows of the tile side by side.
     #[inline(always)]
-    fn put<const N: usize>(&mut self, at: usize, words: &[i32; N]) {
-        assert!(((at + N - 1) * self.rows + self.r) * 4 + 4 <= self.dst.len(), "words of a tile");
-        // SAFETY: the last of them lies in the tile.
+    fn put<const N: usize>(&self, at: usize, words: &[i32; N]) {
+        assert!(at + N <= self.layout.row_words(), "words of a row");
+        // SAFETY: the last of them lies in the tile, and they are this row's.
         unsafe {
-            let to = self.dst.as_mut_ptr().cast::<i32>().add(at * self.rows + self.r);
+            let to = self.dst.cast::<i32>().add(at * self.rows + self.r);
             if self.rows == 1 {
                 // A row alone: few wide stores. The lines are in another core's cache, and many stores would queue.
                 return to.cast::<[i32; N]>().write_unaligned(*words);
@@ -172,93 +199,120 @@ impl Row<'_> {
     }
 
     #[inline(always)]
-    fn copy<S: Simd>(&mut self, s: S) -> bool {
+    fn copy<S: Simd>(&self, s: S) -> bool {
         let mut top = s.splat_i(0);
         let (whole, rest) = self.x.as_chunks::<LANES>();
         for (i, chunk) in whole.iter().enumerate() {
             let bits = s.bits(s.load(chunk));
             top = s.max_i(top, s.and(bits, s.splat_i(i32::MAX)));
-            self.put(i * LANES, &s.to_array_i(bits));
+            self.put(self.first + i * LANES, &s.to_array_i(bits));
         }
         top = s.max_i(top, s.bits(s.abs(s.load_partial(rest, 0.0))));
         for (i, x) in rest.iter().enumerate() {
-            self.put(whole.len() * LANES + i, &[x.to_bits() as i32]);
+            self.put(self.first + whole.len() * LANES + i, &[x.to_bits() as i32]);
         }
         s.reduce_max_i(top) >= 0x7f80_0000
     }
 
+    /// Blocks of `B`, the last one padded with zeros; returns whether one is not finite.
     #[inline(always)]
-    fn quantise<S: Simd, const B: usize, const LINES: usize>(&mut self, s: S) -> bool {
-        let k = self.layout.padded_k();
-        let n_blocks = k / B;
+    fn blocks<const B: usize>(&self, block: impl Fn(usize, &[f32; B]) -> bool) -> bool {
         let mut bad = false;
-        for b in 0..n_blocks {
-            let end = self.x.len().min(b * B + B);
-            let x = &self.x[(b * B).min(end)..end];
+        for (i, x) in self.x.chunks(B).enumerate() {
+            let b = self.first / B + i;
             bad |= match x.as_array::<B>() {
-                Some(x) => self.block::<S, B, LINES>(s, b, x),
+                Some(x) => block(b, x),
                 None => {
                     let mut padded = [0.0; B];
                     padded[..x.len()].copy_from_slice(x);
-                    self.block::<S, B, LINES>(s, b, &padded)
+                    block(b, &padded)
                 }
             };
         }
         bad
     }
 
-    /// Block `b`: integers (in lines of 64 bytes), scale and sums. Returns whether a value is not finite.
+    /// Block `b` of 32: integers, scale and sum. Returns whether a value is not finite.
     #[inline(always)]
-    fn block<S: Simd, const B: usize, const LINES: usize>(&mut self, s: S, b: usize, x: &[f32; B]) -> bool {
+    fn block_of_32<S: Simd>(&self, s: S, b: usize, x: &[f32; 32]) -> bool {
         let k = self.layout.padded_k();
-        let n_blocks = k / B;
-        let (scales, sums) = (k / 4, k / 4 + n_blocks);
-        let more = sums + if B == 32 { n_blocks } else { k / 16 };
-        let mut top = s.splat_i(0);
-        for chunk in x.as_chunks::<LANES>().0 {
-            top = s.max_i(top, s.bits(s.abs(s.load(chunk))));
+        let (scales, n_blocks) = (k / 4, k / 32);
+        let Scale { d, inverse, finite } = Scale::of(s, x);
+        let mut q = [s.splat_i(0); 2];
+        if inverse != 0.0 {
+            for (q, chunk) in q.iter_mut().zip(x.as_chunks().0) {
+                *q = s.round_i(s.mul(s.load(chunk), s.splat(inverse)));
+            }
         }
-        let amax = f32::from_bits(s.reduce_max_i(top) as u32);
-        let finite = amax < f32::INFINITY;
-        // A block without a scale is zeros: its values are not looked at, they need not be finite.
-        let live = finite && amax >= TINY;
-        let (d, id) = if live { (amax / 127.0, 127.0 / amax) } else { (0.0, 0.0) };
-        let mut bytes = [[0i8; 64]; LINES];
-        if live {
-            let id = s.splat(id);
+        for (i, q) in q.iter().enumerate() {
+            // By 16 bytes, as they come out of the register: a wider load would wait for the stores.
+            let mut bytes = [0i8; LANES];
+            s.store_i8(&mut bytes, *q);
+            self.put::<4>(b * 8 + i * 4, bytemuck::cast_ref(&bytes));
+        }
+        let sum = s.sum_i(s.add_i(q[0], q[1]));
+        self.put(scales + b, &[d.to_bits() as i32]);
+        self.put(scales + n_blocks + b, &[-sum]);
+        self.put(scales + 2 * n_blocks + b, &[(d * sum as f32).to_bits() as i32]);
+        !finite
+    }
+
+    /// Block `b` of 256: integers (in lines of 64 bytes), scale and sums. Returns whether a value is not finite.
+    #[inline(always)]
+    fn block_of_256<S: Simd>(&self, s: S, b: usize, x: &[f32; 256]) -> bool {
+        let k = self.layout.padded_k();
+        let scales = k / 4;
+        let sums = scales + k / 256;
+        let pair_sums = sums + k / 16;
+        let Scale { d, inverse, finite } = Scale::of(s, x);
+        let mut bytes = [[0i8; 64]; 4];
+        if inverse != 0.0 {
+            let inverse = s.splat(inverse);
             for (q, chunk) in bytes.as_flattened_mut().as_chunks_mut().0.iter_mut().zip(x.as_chunks().0) {
-                s.store_i8(q, s.round_i(s.mul(s.load(chunk), id)));
+                s.store_i8(q, s.round_i(s.mul(s.load(chunk), inverse)));
             }
         }
         // Sums of four neighbours.
-        let mut fours = [[0i32; LANES]; LINES];
+        let mut fours = [[0i32; LANES]; 4];
         for (line, (bytes, four)) in bytes.iter().zip(&mut fours).enumerate() {
             let words: &[i32; LANES] = bytemuck::cast_ref(bytes);
             s.store_i32(four, s.dot_u7(s.splat_i(0), s.splat_i(0x0101_0101), s.load_i32(words)));
-            match B {
-                32 => self.put(b * 8, words.first_chunk::<8>().expect("half of them")),
-                _ => self.put(b * (B / 4) + line * LANES, words),
-            }
-        }
-        let fours = fours.as_flattened();
-        self.put(scales + b, &[d.to_bits() as i32]);
-        if B == 32 {
-            let sum: i32 = fours[..8].iter().sum();
-            self.put(sums + b, &[-sum]);
-            self.put(more + b, &[(d * sum as f32).to_bits() as i32]);
-            return !finite;
+            self.put(b * 64 + line * LANES, words);
         }
         let (mut minus, mut pairs) = ([0; 16], [0; 4]);
-        for (minus, four) in minus.iter_mut().zip(fours.as_chunks::<4>().0) {
+        for (minus, four) in minus.iter_mut().zip(fours.as_flattened().as_chunks::<4>().0) {
             *minus = -(four[0] + four[1] + four[2] + four[3]);
         }
         // Sums of 32, at most 4064 each, in pairs for a multiply-add of 16-bit pairs.
         for (pair, m) in pairs.iter_mut().zip(minus.as_chunks::<4>().0) {
             *pair = (-(m[0] + m[1]) & 0xffff) | (-(m[2] + m[3]) << 16);
         }
+        self.put(scales + b, &[d.to_bits() as i32]);
         self.put(sums + b * 16, &minus);
-        self.put(more + b * 4, &pairs);
+        self.put(pair_sums + b * 4, &pairs);
         !finite
+    }
+}
+
+/// What turns a block into integers.
+struct Scale {
+    d: f32,
+    /// Zero for a block that is zeros: its values are not looked at, they need not be finite.
+    inverse: f32,
+    finite: bool,
+}
+
+impl Scale {
+    #[inline(always)]
+    fn of<S: Simd>(s: S, x: &[f32]) -> Scale {
+        let mut top = s.splat_i(0);
+        for chunk in x.as_chunks::<LANES>().0 {
+            top = s.max_i(top, s.bits(s.abs(s.load(chunk))));
+        }
+        let amax = f32::from_bits(s.reduce_max_i(top) as u32);
+        let finite = amax < f32::INFINITY;
+        let (d, inverse) = if finite && amax >= TINY { (amax / 127.0, 127.0 / amax) } else { (0.0, 0.0) };
+        Scale { d, inverse, finite }
     }
 }
 

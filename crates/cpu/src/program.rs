@@ -108,9 +108,21 @@ struct Phase {
     threads: usize,
     /// The phase whose weights are fetched by threads that wait in this one.
     ahead: Option<usize>,
+    /// Whether not the extents alone say how many chunks there are.
+    varies: bool,
+    /// For steps of the size at hand: all chunks, and whether the caller takes them alone.
+    size: (usize, bool),
+    /// The same: what each thread fetches, a step and its chunk.
+    fetch: Vec<Option<(usize, usize)>>,
 }
 
 impl Phase {
+    fn of(steps: Vec<usize>, threads: usize) -> Self {
+        let counts = steps.iter().map(|_| AtomicUsize::new(0)).collect();
+        let fetch = vec![None; threads];
+        Phase { steps, counts, threads, ahead: None, varies: false, size: (0, true), fetch }
+    }
+
     /// Counts the chunks of a step. Returns all of them, and whether the caller should take them alone: when no
     /// step has more than one, waking others costs more than the work.
     fn count(&self, steps: &[Compiled], cx: &Cx) -> (usize, bool) {
@@ -195,6 +207,8 @@ pub struct CpuProgram {
     arena: Region,
     bases: Bases,
     scratch_bytes: u64,
+    /// The size of step for which phases were counted.
+    sized: Option<Extents>,
     timed: bool,
     /// Seconds that phases took, while timed.
     elapsed: f64,
@@ -216,13 +230,20 @@ impl CpuProgram {
             let types: Vec<_> = op.inputs.iter().map(|v| segment.values[*v].ty).collect();
             let kernel = kernels::find(&op.op, &types).expect("the planner asked whether there is a kernel");
             let mut touch = Touch::of(segment, op);
-            if let Some(slot) = cx.acts.slot(&cx, op) {
-                let packed = vec![Span::whole(Space::Packed(slot))];
+            if let Some((step, packed)) = cx.acts.maker(&cx, op) {
+                // In place of its last result, which is not stored.
+                touch.writes.pop();
+                touch.writes.extend(packed);
+                steps.push(compiled(op.op.name(), step));
+                touches.push(touch);
+                continue;
+            }
+            if let Some(packed) = cx.acts.span(&cx, op) {
                 if let Some(step) = cx.acts.quantiser(&cx, op) {
                     steps.push(compiled("quantise", step));
-                    touches.push(Touch { reads: touch.reads.clone(), writes: packed.clone() });
+                    touches.push(Touch { reads: touch.reads.clone(), writes: vec![packed.clone()] });
                 }
-                touch.reads.extend(packed);
+                touch.reads.push(packed);
             }
             if matches!(op.op, Op::Attend(_)) {
                 // They share the memory of divided tiles.
@@ -253,18 +274,40 @@ impl CpuProgram {
             phases,
             elapsed: 0.0,
             scratch_bytes,
+            sized: None,
             timed: false,
             submitted: 0,
             shared,
         })
     }
 
+    /// Counts the chunks of all phases for steps of a size, and finds what threads fetch that wait.
+    fn size(&mut self, x: Extents) {
+        let cx = Cx { x, bases: &self.bases };
+        for phase in &mut self.phases {
+            phase.size = phase.count(&self.steps, &cx);
+        }
+        for p in 0..self.phases.len() {
+            let Some(next) = self.phases[p].ahead else { continue };
+            let threads = self.phases[p].threads;
+            for thread in 0..threads {
+                let (n, _) = self.phases[next].size;
+                let chunk = own_chunks(n, thread, threads).start;
+                self.phases[p].fetch[thread] = (chunk < n).then(|| self.phases[next].find(chunk));
+            }
+        }
+        self.sized = Some(x);
+    }
+
     fn run(&mut self, x: Extents) {
+        if self.sized != Some(x) {
+            self.size(x);
+        }
         let cx = Cx { x, bases: &self.bases };
         let (pool, steps, phases) = (&self.shared.pool, &*self.steps, &*self.phases);
         let run = Run { cx, steps, phases, workers: &self.workers, timed: self.timed };
         for (p, phase) in phases.iter().enumerate() {
-            let (n, alone) = phase.count(steps, &run.cx);
+            let (n, alone) = if phase.varies { phase.count(steps, &run.cx) } else { phase.size };
             if n == 0 {
                 continue;
             }
@@ -272,13 +315,9 @@ impl CpuProgram {
             if alone {
                 (0..n).for_each(|chunk| run.run(p, chunk, 0));
             } else {
-                let ahead_chunks = phase.ahead.map_or(0, |a| phases[a].count(steps, &run.cx).0);
-                pool.run_ahead(n, p, &run, &|thread, threads| {
-                    let chunk = own_chunks(ahead_chunks, thread, threads).start;
-                    let memory = phase.ahead.filter(|_| chunk < ahead_chunks).and_then(|a| {
-                        let (step, chunk) = phases[a].find(chunk);
-                        steps[step].step.ahead(&run.cx, chunk)
-                    });
+                pool.run_ahead(n, p, &run, &|thread, _| {
+                    let memory =
+                        phase.fetch[thread].and_then(|(step, chunk)| steps[step].step.ahead(&run.cx, chunk));
                     memory.map_or((std::ptr::null(), 0), |m| (m.as_ptr(), m.len()))
                 });
             }
@@ -292,13 +331,10 @@ impl CpuProgram {
     }
 }
 
-fn counts(n: Vec<usize>) -> Vec<AtomicUsize> {
-    n.into_iter().map(AtomicUsize::new).collect()
-}
-
 /// The phases of a program, each with the next that reads weights.
 fn make_phases(touches: &[Touch], steps: &[Compiled], threads: usize) -> Vec<Phase> {
-    let phase = |s: Vec<usize>| Phase { counts: counts(vec![0; s.len()]), steps: s, threads, ahead: None };
+    let phase =
+        |s: Vec<usize>| Phase { varies: s.iter().any(|s| steps[*s].step.varies()), ..Phase::of(s, threads) };
     let mut phases: Vec<Phase> = schedule::phases(touches).into_iter().map(phase).collect();
     let mut next = None;
     for (i, phase) in phases.iter_mut().enumerate().rev() {
@@ -353,12 +389,18 @@ impl Program for CpuProgram {
 mod tests {
     use super::*;
 
+    /// Steps from number `first` on with so many chunks each.
+    fn phase(first: usize, counts: &[usize], threads: usize) -> Phase {
+        let phase = Phase::of((first..first + counts.len()).collect(), threads);
+        phase.counts.iter().zip(counts).for_each(|(c, n)| c.store(*n, Ordering::Relaxed));
+        phase
+    }
+
     #[test]
     fn a_phase_has_each_chunk_of_its_steps_once() {
         for counts in [vec![1], vec![5, 0, 1], vec![64, 32, 1, 7], vec![0, 3]] {
             for threads in [1, 2, 3, 8] {
-                let steps = (10..10 + counts.len()).collect();
-                let phase = Phase { counts: super::counts(counts.clone()), steps, threads, ahead: None };
+                let phase = phase(10, &counts, threads);
                 let found = (0..counts.iter().sum()).map(|chunk| phase.find(chunk));
                 let mut found: Vec<(usize, usize)> = found.collect();
                 found.sort_unstable();
@@ -370,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_thread_has_its_part_of_every_step() {
-        let phase = Phase { counts: counts(vec![64, 32]), steps: vec![0, 1], threads: 2, ahead: None };
+        let phase = phase(0, &[64, 32], 2);
         let of = |chunks: std::ops::Range<usize>| chunks.map(|c| phase.find(c)).collect::<Vec<_>>();
         assert!(of(0..48).iter().all(|(s, c)| *c < [32, 16][*s]));
     }

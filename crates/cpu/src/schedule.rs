@@ -36,7 +36,7 @@ impl Span {
     }
 
     /// What a value of a segment reaches at the largest step; `None` for a weight, which nobody writes.
-    fn of(v: &SegValue, bounds: &Extents) -> Option<Self> {
+    pub fn of(v: &SegValue, bounds: &Extents) -> Option<Self> {
         let (space, base) = match v.place {
             Place::Arena(at) => (Space::Arena, at),
             Place::Host(slot) => (Space::Host(slot), 0),
@@ -47,7 +47,8 @@ impl Span {
         Some(Span { space, bytes: base + l.offset..base + l.reach(bounds) })
     }
 
-    fn meets(&self, other: &Span) -> bool {
+    /// Whether they have a byte in common.
+    pub fn meets(&self, other: &Span) -> bool {
         let (start, end) = (self.bytes.start.max(other.bytes.start), self.bytes.end.min(other.bytes.end));
         self.space == other.space && start < end
     }

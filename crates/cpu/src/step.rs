@@ -1,5 +1,7 @@
 //! A compiled op: its chunks of work and what it needs to run one.
 
+use std::ops::Range;
+
 use firth_graph::{Op, SegOp, Type};
 use firth_simd::{Level, Simd, dispatch};
 
@@ -20,6 +22,11 @@ pub struct Worker {
 pub trait Step: Send + Sync {
     /// Work items of a step; any thread may take any of them.
     fn chunks(&self, cx: &Cx) -> usize;
+
+    /// Whether the number of chunks depends on more than the extents of a step: on tables that the host gives.
+    fn varies(&self) -> bool {
+        false
+    }
 
     /// Does chunk `chunk`. Writes only what belongs to it.
     fn run(&self, cx: &Cx, chunk: usize, worker: &mut Worker);
@@ -164,6 +171,18 @@ impl<F: LaneFn> firth_simd::Kernel for LaneRows<'_, F> {
             i = self.result.following(i);
         }
     }
+}
+
+/// Rows that are made where they are packed and never stored: an op whose last result only products read.
+pub trait RowMaker: Send + Sync {
+    /// Makes columns of the row at indices `i` of axes 1 to 3 of that result, and the row of the op's other results.
+    ///
+    /// # Safety
+    /// Nobody else makes these columns, and no borrow of the row of the other results lives.
+    unsafe fn make(&self, cx: &Cx, i: [usize; 3], columns: Range<usize>, into: &mut [f32]);
+
+    /// Whether columns can be made without the others of their row.
+    fn divides(&self) -> bool;
 }
 
 /// What every kernel needs of the compile context.

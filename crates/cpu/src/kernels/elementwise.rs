@@ -1,11 +1,13 @@
 //! Element-wise ops: sums, products, activations, caps.
 
+use std::ops::Range;
+
 use firth_graph::{ActKind, Op, SegOp};
-use firth_simd::{Simd, math};
+use firth_simd::{Level, Simd, dispatch, math};
 
 use crate::operand::{Cx, Operand, Rows};
 use crate::program::CompileCx;
-use crate::step::{Args, Kernel, LaneFn, Step, by_lanes, dense_rows};
+use crate::step::{Args, Kernel, LaneFn, RowMaker, Step, by_lanes, dense_rows};
 
 /// `y = f(a)` or `y = f(a, b)` on sixteen lanes.
 #[derive(Clone, Copy)]
@@ -129,12 +131,64 @@ impl LaneFn for Elementwise {
     }
 }
 
-fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
+/// The function of an op on its operands.
+fn elementwise(cx: &CompileCx, op: &SegOp) -> Elementwise {
     let args: Args = cx.args(op);
     let f = Function::of(&op.op).expect("the table names the ops");
     let b = (args.inputs.len() > 1).then(|| args.input(1));
-    let y = args.result(0);
-    by_lanes(Elementwise { f, a: args.input(0), b, y: y.clone() }, args.level, &y)
+    Elementwise { f, a: args.input(0), b, y: args.result(0) }
+}
+
+fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
+    let e = elementwise(cx, op);
+    let y = e.y.clone();
+    by_lanes(e, cx.level(), &y)
+}
+
+/// Whether [`row_maker`] has the op.
+pub fn makes_rows(op: &Op) -> bool {
+    Function::of(op).is_some()
+}
+
+/// The op's rows, column by column.
+pub fn row_maker(cx: &CompileCx, op: &SegOp) -> Box<dyn RowMaker> {
+    Box::new(Made { level: cx.level(), e: elementwise(cx, op) })
+}
+
+struct Made {
+    level: Level,
+    e: Elementwise,
+}
+
+impl RowMaker for Made {
+    unsafe fn make(&self, cx: &Cx, i: [usize; 3], columns: Range<usize>, into: &mut [f32]) {
+        let a = cx.rows(&self.e.a);
+        let b = self.e.b.as_ref().map(|b| cx.rows(b));
+        let b = b.as_ref().map_or(&[0.0][..], |b| b.f32_repeated(i));
+        let b = if b.len() == 1 { b } else { &b[columns.clone()] };
+        dispatch(self.level, RowOf { f: self.e.f, a: &a.f32_at(i)[columns], b, y: into });
+    }
+
+    fn divides(&self) -> bool {
+        true
+    }
+}
+
+/// One row, or columns of one.
+struct RowOf<'a> {
+    f: Function,
+    a: &'a [f32],
+    b: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl firth_simd::Kernel for RowOf<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        row(s, self.f, self.a, self.b, self.y);
+    }
 }
 
 const fn kernel(op: &'static str) -> Kernel {

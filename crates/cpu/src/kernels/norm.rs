@@ -1,11 +1,13 @@
 //! Norms: sums along the row run as sixteen strided sums and a fixed tree, at every instruction set.
 
+use std::ops::Range;
+
 use firth_graph::{Op, SegOp};
-use firth_simd::{LANES, Simd};
+use firth_simd::{LANES, Level, Simd, dispatch};
 
 use crate::operand::{Cx, Operand, Rows};
 use crate::program::CompileCx;
-use crate::step::{Args, Kernel, LaneFn, Step, by_lanes, dense_rows};
+use crate::step::{Args, Kernel, LaneFn, RowMaker, Step, by_lanes, dense_rows};
 
 /// Sixteen strided partial sums of fma squares of `x - shift`, then the tree; a short tail adds nothing.
 #[inline(always)]
@@ -120,7 +122,17 @@ impl LaneFn for Norm {
     #[inline(always)]
     unsafe fn row<S: Simd>(&self, s: S, t: &Tensors, i: [usize; 3]) {
         // SAFETY: the row of both results is the caller's.
-        let y = unsafe { t.y.f32_mut_at(i) };
+        unsafe { self.into(s, t, i, t.y.f32_mut_at(i)) };
+    }
+}
+
+impl Norm {
+    /// The norm of row `i` into `y`.
+    ///
+    /// # Safety
+    /// The row of the sum is the caller's.
+    #[inline(always)]
+    unsafe fn into<S: Simd>(&self, s: S, t: &Tensors, i: [usize; 3], y: &mut [f32]) {
         let mut x = t.x.f32_at(i);
         match self.kind {
             Kind::Layer => return layer(s, x, self.eps, y),
@@ -128,7 +140,7 @@ impl LaneFn for Norm {
             Kind::Rms => {}
         }
         if let Some((b, total)) = &t.add {
-            // SAFETY: as above.
+            // SAFETY: by the contract.
             let total = unsafe { total.f32_mut_at(i) };
             add(s, x, b.f32_at(i), total);
             x = total;
@@ -138,7 +150,8 @@ impl LaneFn for Norm {
     }
 }
 
-fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
+/// The norm of an op on its operands.
+fn norm(cx: &CompileCx, op: &SegOp) -> Norm {
     let args: Args = cx.args(op);
     let x = args.input(0);
     let (kind, eps, add, w, y) = match &op.op {
@@ -151,7 +164,57 @@ fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
         Op::LayerNorm(o) => (Kind::Layer, o.eps, None, None, args.result(0)),
         other => unreachable!("`{}` is no norm", other.name()),
     };
-    by_lanes(Norm { kind, eps, x, add, w, y: y.clone() }, args.level, &y)
+    Norm { kind, eps, x, add, w, y }
+}
+
+fn compile(cx: &mut CompileCx, op: &SegOp) -> Box<dyn Step> {
+    let n = norm(cx, op);
+    let y = n.y.clone();
+    by_lanes(n, cx.level(), &y)
+}
+
+/// Whether [`row_maker`] has the op.
+pub fn makes_rows(op: &Op) -> bool {
+    KERNELS.iter().any(|k| k.op == op.name())
+}
+
+/// The op's rows, each whole.
+pub fn row_maker(cx: &CompileCx, op: &SegOp) -> Box<dyn RowMaker> {
+    Box::new(Made { level: cx.level(), norm: norm(cx, op) })
+}
+
+struct Made {
+    level: Level,
+    norm: Norm,
+}
+
+impl RowMaker for Made {
+    unsafe fn make(&self, cx: &Cx, i: [usize; 3], columns: Range<usize>, into: &mut [f32]) {
+        assert_eq!(columns, 0..self.norm.y.layout.shape.constant(0).unwrap_or(0), "a norm is of a whole row");
+        let row = RowOf { norm: &self.norm, t: self.norm.tensors(cx), i, y: into };
+        dispatch(self.level, row);
+    }
+
+    fn divides(&self) -> bool {
+        false
+    }
+}
+
+struct RowOf<'a> {
+    norm: &'a Norm,
+    t: Tensors,
+    i: [usize; 3],
+    y: &'a mut [f32],
+}
+
+impl firth_simd::Kernel for RowOf<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // SAFETY: the row of the sum is made with this one, by one caller.
+        unsafe { self.norm.into(s, &self.t, self.i, self.y) };
+    }
 }
 
 /// A weight as long as the row; a broadcast along the row is left to the expansion.

@@ -335,6 +335,10 @@ impl Step for AttendStep {
         (0..seqs.n()).map(parts).sum::<usize>() * self.state.spec.n_heads
     }
 
+    fn varies(&self) -> bool {
+        true
+    }
+
     fn scratch(&self) -> usize {
         tile::space(self.state.spec.key_dim, self.state.spec.value_dim)
     }

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use firth_graph::SegOp;
 use firth_simd::Level;
@@ -107,7 +106,7 @@ impl Experts {
             let product = Product { level: self.level, range: panels.clone(), act, out };
             self.weight.product(expert, product, scratch);
             for row in &rows[..n] {
-                if self.acts.bad[from(*row)].load(Ordering::Relaxed) != 0 {
+                if self.acts.bad(from(*row), 1) != 0 {
                     // SAFETY: as above.
                     unsafe { poison(y, *row as usize, &columns) };
                 }

@@ -8,10 +8,9 @@ mod packed;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use firth_graph::{Layout, SegOp, Type};
-use firth_simd::Level;
+use firth_simd::{Level, prefetch_far};
 
 use crate::act::{Act, ActLayout, TILE_ROWS};
 use crate::operand::{Cx, Operand, Rows};
@@ -67,7 +66,7 @@ impl Stretches {
         let long = (LONG_CHUNK_BYTES / bytes).max(1);
         let n_long = (share / long).saturating_sub(2);
         let short = (CHUNK_BYTES / bytes).max(1);
-        let n_falling = 1 + ((share - n_long * long) / short).max(1).ilog2() as usize;
+        let n_falling = 1 + ((share - n_long * long) / short).max(1).ilog2() as usize / 2;
         Stretches::Falling { threads, long, n_long, n_falling }
     }
 
@@ -88,10 +87,10 @@ impl Stretches {
                 if i < n_long {
                     return own.start + i * long..own.start + (i + 1) * long;
                 }
-                // Each half of what is left, the last all of it.
+                // Each three quarters of what is left, the last all of it.
                 let (i, left) = (i - n_long, own.len() - n_long * long);
-                let end = if i + 1 == n_falling { own.end } else { own.end - (left >> (i + 1)) };
-                own.end - (left >> i)..end
+                let end = if i + 1 == n_falling { own.end } else { own.end - (left >> (2 * (i + 1))) };
+                own.end - (left >> (2 * i))..end
             }
         }
     }
@@ -161,6 +160,11 @@ impl Step for MatMul {
         let first = tiles.start * height;
         assert_eq!(layout.height(), height, "tiles of a block are those of all rows");
         let act = Act { layout, data: &self.acts.region.as_slice()[all.tile_range(tiles.start).start..] };
+        if layout.rows == 1 {
+            // Its lines are in another core's cache: all at once, not one by one beside the first panel.
+            let lines = act.data[..all.tile_range(0).len()].chunks(64);
+            lines.for_each(|line| prefetch_far(line.as_ptr()));
+        }
         let (base, stride) = y.raw();
         // SAFETY: the result is dense, rows of `stride` bytes; this chunk alone writes these columns of these rows.
         let out = unsafe {
@@ -171,7 +175,7 @@ impl Step for MatMul {
         self.weight.product(0, product, &mut worker.scratch);
         let columns = range.start * panel::PANEL..(range.end * panel::PANEL).min(l.n);
         for tile in tiles {
-            let bad = self.acts.bad[tile].load(Ordering::Relaxed);
+            let bad = self.acts.bad(tile, all.rows);
             for r in (0..TILE_ROWS).filter(|r| bad >> r & 1 == 1) {
                 // SAFETY: columns of this chunk.
                 unsafe { poison(&y, tile * height + r, &columns) };

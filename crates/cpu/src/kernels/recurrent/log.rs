@@ -66,6 +66,10 @@ impl Step for LogStep {
         (0..cx.x.s).filter_map(|s| Span::new(&seqs, &slots, s)).map(|s| s.n_drafted()).sum()
     }
 
+    fn varies(&self) -> bool {
+        true
+    }
+
     fn run(&self, cx: &Cx, chunk: usize, _worker: &mut Worker) {
         let Some((span, drafted)) = self.find(cx, chunk) else { return };
         span.check(&self.spec);
