@@ -8,7 +8,7 @@ use firth::{Device, Dtype, EngineOptions, LogitsOptions};
 use firth_conformance::{cut_law as law, fixture, gpu, models, wgsl};
 use firth_cpu::Level;
 use firth_engine::{
-    DraftLength, Engine, Event, Placement, Request, Scheduler, SpecMode, SpecOptions, plan_only,
+    DraftLength, Engine, Event, Feed, Placement, Request, Scheduler, SpecMode, SpecOptions, Want, plan_only,
 };
 use firth_gguf::Gguf;
 use firth_gpu::GpuOptions;
@@ -192,6 +192,26 @@ fn drafts_of_a_hybrid_do_not_show() {
             assert!(accepted > 0, "no draft of {max} was accepted at temperature {temperature}");
         }
     }
+}
+
+/// A step is handed over in parts by what its sequences see, not by how long they may become.
+#[test]
+fn room_for_a_long_text_splits_no_short_step() {
+    let (Some(shared), Some(device)) = (fixture::shared(), gpu::device()) else { return };
+    let f = fixture::read(&shared.join("fixtures/arch-route"), "llama-dense");
+    let ids = law::ids(32, law::vocab(&f.file));
+    let submissions = [64, 1 << 15].map(|ctx| {
+        let options = EngineOptions { ctx: Some(ctx), ..plain(32) };
+        let mut engine = load(&f.file, &device, &options);
+        let seq = engine.open(0).expect("a place for a sequence");
+        engine.profile(true);
+        for part in [&ids[..31], &ids[31..]] {
+            let feed = Feed { seq, ids: part, embeds: None, want: Want::Last, sampler: None };
+            engine.step(&[feed]).expect("a step");
+        }
+        engine.encoding().submissions
+    });
+    assert_eq!(submissions, [2, 2], "of two steps each, with room for 64 tokens and for 32768");
 }
 
 /// Dispatches of a decoded token, by layers: what a step costs the host.

@@ -12,6 +12,7 @@ use firth_graph::{
 use firth_quant::Dtype;
 
 use crate::format::Format;
+use crate::kernels::rows_of_tiles;
 use crate::program::GpuProgram;
 use crate::shared::Shared;
 
@@ -25,9 +26,6 @@ pub(crate) enum Choice {
     /// The fast ones where they give the bits of the portable ones.
     Agreed,
 }
-
-/// Rows of activations in a trial: more than a tile, and not whole tiles.
-const ROWS: usize = 19;
 
 /// What was found.
 #[derive(Default)]
@@ -111,7 +109,8 @@ impl Agreed {
     }
 }
 
-/// Runs the product of an op on the same random rows by both kernels.
+/// Runs the product of an op on the same random rows by both kernels, in a step for each tile: the kernel for one token may
+/// differ from its twin as well as that for many.
 fn trial(shared: &Arc<Shared>, segment: &Segment, op: &SegOp, dims: [usize; 2]) -> Result<bool, LoadError> {
     let values = vec![segment.values[op.inputs[0]], rows(0, dims[0]), rows(1, dims[1])];
     let op = SegOp { op: op.op.clone(), inputs: vec![0, 1], results: vec![2], scope: op.scope.clone() };
@@ -132,8 +131,19 @@ fn sums(shared: &Arc<Shared>, segment: &Segment) -> Result<bool, LoadError> {
     Ok(true)
 }
 
-/// The extents of a trial.
-const BOUNDS: Extents = Extents { t: ROWS, o: 0, p: 0, s: 0 };
+/// Rows of activations in a trial's largest step.
+const ROWS: usize = {
+    let all = rows_of_tiles();
+    all[all.len() - 1]
+};
+
+/// A step of a trial.
+const fn extents(t: usize) -> Extents {
+    Extents { t, o: 0, p: 0, s: 0 }
+}
+
+/// The bounds of a trial.
+const BOUNDS: Extents = extents(ROWS);
 
 /// Rows of `n` floats in a host slot.
 fn rows(slot: usize, n: usize) -> SegValue {
@@ -142,7 +152,8 @@ fn rows(slot: usize, n: usize) -> SegValue {
     SegValue { ty, place: Place::Host(slot) }
 }
 
-/// Whether both kernels of an op that makes rows of `dims[1]` in host slot 1 of rows of `dims[0]` in slot 0 give the same bits.
+/// Whether both kernels of an op that makes rows of `dims[1]` in host slot 1 of rows of `dims[0]` in slot 0 give the same bits
+/// in steps of all sizes that have kernels of their own.
 fn equal(shared: &Arc<Shared>, alone: Segment, dims: [usize; 2]) -> Result<bool, LoadError> {
     let alone = Segment { bounds: BOUNDS, arena_bytes: 0, reads: vec![0], writes: vec![1], ..alone };
     let run = |choice| -> Result<Vec<u8>, LoadError> {
@@ -157,9 +168,13 @@ fn equal(shared: &Arc<Shared>, alone: Segment, dims: [usize; 2]) -> Result<bool,
             *x = (state as i32) as f32 / i32::MAX as f32;
         }
         let lost = |e: firth_graph::Lost| LoadError::Device { device: e.device, reason: e.reason };
-        let ticket = program.submit(BOUNDS, &mut host).map_err(lost)?;
-        program.finish(ticket, &mut host).map_err(lost)?;
-        Ok(host.bytes(1).to_vec())
+        let mut all = Vec::new();
+        for t in rows_of_tiles() {
+            let ticket = program.submit(extents(t), &mut host).map_err(lost)?;
+            program.finish(ticket, &mut host).map_err(lost)?;
+            all.extend_from_slice(&host.bytes(1)[..4 * t * dims[1]]);
+        }
+        Ok(all)
     };
     Ok(run(Choice::Portable)? == run(Choice::Fast)?)
 }

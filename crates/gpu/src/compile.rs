@@ -8,7 +8,7 @@ use firth_graph::{Extent, Extents, Graph, Layout, LoadError, Place, Plan, SegOp,
 
 use crate::agree::Choice;
 pub(crate) use crate::draft::Share;
-use crate::draft::{Beside, Draft, Member};
+use crate::draft::{Beside, Draft, Member, Weight};
 use crate::fold::{self, Folds, Link};
 use crate::kernels::{self, elementwise};
 use crate::module::{Fin, Source};
@@ -79,8 +79,8 @@ pub(crate) struct CompileCx<'a> {
     choice: Choice,
     op: usize,
     beside: Option<Beside>,
-    /// What a workgroup of the next kernel has to do ([`Member::weight`]); 1 for all but products of many rows.
-    pub weight: usize,
+    /// What a workgroup of the next kernel has to do; a panel for all but products of many rows and attention.
+    pub weight: Weight,
 }
 
 impl<'a> CompileCx<'a> {
@@ -107,7 +107,7 @@ impl<'a> CompileCx<'a> {
             choice,
             op: 0,
             beside: None,
-            weight: 1,
+            weight: Weight::PANEL,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use firth_graph::{Extent, Extents};
+use firth_graph::{Extent, Extents, HostValues, seq_table};
 
 use crate::compile::{FOLDED, Groups, PARAM_BYTES, SCALARS};
 use crate::module::{self, Fin, Source};
@@ -34,6 +34,55 @@ pub(crate) struct Draft {
     pub rows: Option<[Extent; 3]>,
 }
 
+/// What one workgroup has to do, in rows of activations that it brings through a panel of a weight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weight {
+    /// In any step.
+    pub most: usize,
+    /// Of attention, by what a step sees.
+    pub keys: Option<Keys>,
+}
+
+/// Multiplications of an invocation's group that take as long as a row of activations through a panel.
+const AS_A_PANEL: usize = 1 << 13;
+
+/// Keys that a row goes through in a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys {
+    /// The host slot that holds the table of sequences, dense from its start.
+    pub seqs: usize,
+    /// Those that it sees at most, as wide as sequences are.
+    pub most: usize,
+    /// Multiplications with each.
+    pub products: usize,
+}
+
+impl Weight {
+    pub const PANEL: Weight = Weight::panels(1);
+
+    pub const fn panels(most: usize) -> Weight {
+        Weight { most, keys: None }
+    }
+
+    /// Of attention to at most `keys`, each worth so many products; `seqs` is the slot of the table of sequences, where the
+    /// host has it.
+    pub fn keys(seqs: Option<usize>, most: usize, products: usize) -> Weight {
+        let keys = seqs.map(|seqs| Keys { seqs, most, products });
+        Weight { most: (most * products).div_ceil(AS_A_PANEL).max(1), keys }
+    }
+
+    /// In a step, at most: what the longest of its sequences sees.
+    pub fn of(&self, step: &Extents, host: &HostValues) -> usize {
+        let Some(k) = self.keys else { return self.most };
+        let table = host.i32(k.seqs);
+        let sequences = table.chunks_exact(seq_table::WIDTH).take(step.s);
+        let end =
+            |q: &[i32]| q[seq_table::FIRST_INDEX].max(0) as usize + q[seq_table::N_ROWS].max(0) as usize;
+        let seen = sequences.map(end).max().unwrap_or(0).min(k.most);
+        (seen * k.products).div_ceil(AS_A_PANEL).max(1)
+    }
+}
+
 /// What one op has of its own in a dispatch.
 pub(crate) struct Member {
     /// The kernel's, then those of ops folded into it.
@@ -41,8 +90,8 @@ pub(crate) struct Member {
     pub fin: Fin,
     pub params: [u32; PARAM_BYTES / 4],
     pub groups: Groups,
-    /// What one workgroup has to do, in rows of activations that it brings through a panel.
-    pub weight: usize,
+    /// What one workgroup has to do.
+    pub weight: Weight,
     /// Whether the workgroups of the member before it serve it as well, behind that.
     pub follows: bool,
     /// The op it is, and an op that it may follow in the same workgroups.
@@ -141,10 +190,13 @@ impl Draft {
         self.members.iter().filter(|m| !m.follows).count()
     }
 
-    /// What a workgroup has to do ([`Member::weight`]).
-    pub fn weight(&self) -> usize {
-        let one = |turn: &[Member]| turn.iter().map(|m| m.weight).sum();
-        self.members.chunk_by(|_, m| m.follows).map(one).max().unwrap_or(1)
+    /// What a workgroup has to do: what depends on the step has a dispatch of its own.
+    pub fn weight(&self) -> Weight {
+        if let [only] = &self.members[..] {
+            return only.weight;
+        }
+        let one = |turn: &[Member]| turn.iter().map(|m| m.weight.most).sum();
+        Weight::panels(self.members.chunk_by(|_, m| m.follows).map(one).max().unwrap_or(1))
     }
 }
 
@@ -155,5 +207,26 @@ pub(crate) fn groups<'a>(all: impl Iterator<Item = &'a Groups>, n: usize, x: &Ex
         1 => largest,
         _ if largest.contains(&0) => [0; 3],
         _ => [largest[0], largest[1], n],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What attention has to do follows the longest sequence of the step, not what there is room for.
+    #[test]
+    fn attention_counts_the_keys_of_the_step() {
+        let mut host = HostValues::new(&[4 * seq_table::WIDTH * 3]);
+        // Behind the step's two sequences stands what an earlier step left.
+        host.i32_mut(0).copy_from_slice(&[0, 1, 99, 1, 1, 20, 4076, 20, 21, 1, 100_000, 1]);
+        let step = |s| Extents { t: 21, o: 0, p: 0, s };
+        let w = Weight::keys(Some(0), 1 << 17, 128);
+        assert_eq!(w.of(&step(1), &host), (100 * 128usize).div_ceil(AS_A_PANEL));
+        assert_eq!(w.of(&step(2), &host), 4096 * 128 / AS_A_PANEL);
+        assert_eq!(w.of(&step(0), &host), 1);
+        // Of a window no more than the window, of a table that the host has not all that there may be.
+        assert_eq!(Weight::keys(Some(0), 1024, 128).of(&step(2), &host), 1024 * 128 / AS_A_PANEL);
+        assert_eq!(Weight::keys(None, 1 << 17, 128).of(&step(1), &host), (1 << 17) * 128 / AS_A_PANEL);
     }
 }

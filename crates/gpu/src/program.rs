@@ -10,7 +10,7 @@ use firth_graph::{Carry, Encoding, Extents, HostValues, LoadError, Lost, Program
 
 use crate::agree::Choice;
 use crate::compile::{CompileCx, Dry, Groups, PARAM_BYTES};
-use crate::draft::{self, Draft};
+use crate::draft::{self, Draft, Weight};
 use crate::shared::{Pipeline, Shared};
 use crate::transfer::{Mapped, Readback, Slot, Uploads, padded, place_slots, slots};
 
@@ -26,7 +26,7 @@ struct Dispatch {
     /// Ops that have workgroups of their own.
     turns: usize,
     /// What a workgroup has to do.
-    weight: usize,
+    weight: Weight,
 }
 
 /// A dispatch that a step starts.
@@ -35,7 +35,8 @@ struct Launch {
     /// Whether the one before it has another pipeline.
     changes: bool,
     groups: [u32; 3],
-    /// What all its workgroups have to do.
+    weight: Weight,
+    /// What all its workgroups have to do in the step at hand.
     work: usize,
 }
 
@@ -335,11 +336,19 @@ impl GpuProgram {
         }
     }
 
-    /// Finds what a step of this size starts; of steps that decode one is like the other.
-    fn launch(&mut self, step: &Extents) {
-        if self.launched == Some(*step) {
-            return;
+    /// Finds what a step starts, and what that has to do.
+    fn launch(&mut self, step: &Extents, host: &HostValues) {
+        // Of steps that decode one is like the other.
+        if self.launched != Some(*step) {
+            self.find_launches(step);
         }
+        for l in &mut self.launches {
+            let workgroups: usize = l.groups.iter().map(|n| *n as usize).product();
+            l.work = workgroups * l.weight.of(step, host);
+        }
+    }
+
+    fn find_launches(&mut self, step: &Extents) {
         self.launches.clear();
         let mut last = None;
         for (i, d) in self.dispatches.iter().enumerate() {
@@ -350,7 +359,8 @@ impl GpuProgram {
                     dispatch: i,
                     changes,
                     groups: [x, y, z].map(|n| n as u32),
-                    work: x * y * z * d.weight,
+                    weight: d.weight,
+                    work: 0,
                 });
             }
         }
@@ -434,7 +444,7 @@ impl Program for GpuProgram {
         assert!(self.flights.len() < FLIGHTS, "at most {FLIGHTS} steps of a program are in flight");
         self.shared.check()?;
         let (start, own) = (Instant::now(), self.clock());
-        self.launch(&step);
+        self.launch(&step, host);
         let upload = self.stage(&step, host)?;
         let ticket = Ticket(self.submitted + 1);
         // Neighbouring steps take turns.

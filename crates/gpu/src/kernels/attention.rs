@@ -1,11 +1,12 @@
 //! Keys and values to their pages, and attention over them.
 
 use firth_graph::op::{Attend, AttendChosen, AttendPools, Sight};
-use firth_graph::{LoadError, Op, PAGE, SegOp, Shape, Type};
+use firth_graph::{LoadError, Op, PAGE, Place, SegOp, Shape, Type};
 use firth_quant::Dtype;
 
 use super::{Kernel, sums, words};
 use crate::compile::{self, CompileCx, Share, linear};
+use crate::draft::Weight;
 use crate::module::MATH;
 use crate::states::{KvLayout, Pool};
 
@@ -464,10 +465,19 @@ fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
     names.push(("FROM", format!("scalar({}u)", scalars.len())));
     let pages =
         cx.layout(operands[tables + 1]).shape.constant(0).expect("pages of a sequence are a constant");
-    let (work, rows) = share_of(cx, heads, pages * PAGE * (spec.key_dim + spec.value_dim));
+    let sight = match &op.op {
+        Op::Attend(a) => keys_of(a.sight),
+        _ => usize::MAX,
+    };
+    let seqs = match cx.segment.values[operands[tables]].place {
+        Place::Host(slot) if cx.layout(operands[tables]).offset == 0 => Some(slot),
+        _ => None,
+    };
+    let weight = Weight::keys(seqs, sight.min(pages * PAGE), spec.key_dim + spec.value_dim);
+    let rows = rows_of(cx, heads * weight.most);
     for from in (0..cx.segment.bounds.t.max(1)).step_by(rows) {
         let scalars = [&scalars[..], &[from as u32]].concat();
-        cx.weight = work;
+        cx.weight = weight;
         let pushed = cx.push(compile::Kernel {
             name: op.op.name(),
             operands: &operands,
@@ -481,21 +491,26 @@ fn attend(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
             }),
             share: Share::Never,
         });
-        cx.weight = 1;
+        cx.weight = Weight::PANEL;
         pushed?;
     }
     Ok(())
 }
 
-/// Multiplications of an invocation's group that take as long as a row of activations through a panel of a weight.
-const AS_A_PANEL: usize = 1 << 13;
 /// Dispatches of one op at most.
 const MAX_DISPATCHES: usize = 16;
 
-/// What a row's head takes at most, as [`CompileCx::weight`] counts it, and the rows of a dispatch: as many as one submission
-/// takes, where all keys are there.
-fn share_of(cx: &CompileCx, heads: usize, products: usize) -> (usize, usize) {
-    let work = products.div_ceil(AS_A_PANEL);
-    let rows = cx.shared.submission() / (heads * work);
-    (work, rows.max(cx.segment.bounds.t.div_ceil(MAX_DISPATCHES)).max(1))
+/// The rows of a dispatch: as many as one submission takes, where all keys are there.
+fn rows_of(cx: &CompileCx, work: usize) -> usize {
+    let rows = cx.shared.submission() / work;
+    rows.max(cx.segment.bounds.t.div_ceil(MAX_DISPATCHES)).max(1)
+}
+
+/// Keys in the blocks that a row goes through at most.
+fn keys_of(sight: Sight) -> usize {
+    match sight {
+        Sight::Past | Sight::Whole => usize::MAX,
+        Sight::Window(n) | Sight::Chunk(n) => n.saturating_add(PAGE),
+        Sight::Near(n) => n.saturating_mul(2).saturating_add(1 + PAGE),
+    }
 }

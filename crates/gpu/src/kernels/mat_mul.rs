@@ -7,6 +7,7 @@ use firth_graph::{Extents, LoadError, Op, SegOp, Type};
 use super::{Kernel, dots};
 use crate::compile::{self, CompileCx, Groups, MAX_GROUPS, Share, in_words, linear};
 use crate::decode;
+use crate::draft::Weight;
 use crate::format::CHUNK;
 use crate::store::{PANEL, Part, StoredWeight};
 
@@ -32,6 +33,19 @@ fn embeds(_: &Op, inputs: &[Type]) -> bool {
 
 /// Tokens that a workgroup takes, and the rows of activations from which on.
 const TILES: [(usize, usize); 3] = [(1, 0), (4, 2), (16, 7)];
+
+/// Rows of a step for each tile, ascending: more than the tile where its steps allow that, and not whole tiles.
+pub(crate) const fn rows_of_tiles() -> [usize; TILES.len()] {
+    let (mut rows, mut i) = ([0; TILES.len()], 0);
+    while i < rows.len() {
+        rows[i] = TILES[i].0 + 3;
+        if i + 1 < rows.len() && rows[i] >= TILES[i + 1].1 {
+            rows[i] = TILES[i + 1].1 - 1;
+        }
+        i += 1;
+    }
+    rows
+}
 
 /// The tile for a step of those that there are, and the workgroups along tokens; none where another tile serves.
 fn tiles_of((tile, tiles): (usize, usize), rows: usize) -> usize {
@@ -175,7 +189,7 @@ fn push(
         let d = shape.dims(e);
         over_tokens(panels, tiles_of((tile, tiles), d[1] * d[2] * d[3]))
     });
-    cx.weight = TILES[tile].0 * beside;
+    cx.weight = Weight::panels(TILES[tile].0 * beside);
     let pushed = cx.push(compile::Kernel {
         name: "mat_mul",
         operands: &[op.inputs[1], op.results[0]],
@@ -186,7 +200,7 @@ fn push(
         groups,
         share: share(cx, op.inputs[1]),
     });
-    cx.weight = 1;
+    cx.weight = Weight::PANEL;
     pushed
 }
 
@@ -311,4 +325,20 @@ fn embed(cx: &mut CompileCx, op: &SegOp) -> Result<(), LoadError> {
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A trial of fast kernels meets the kernel of every tile.
+    #[test]
+    fn every_tile_has_a_step_of_a_trial() {
+        let rows = rows_of_tiles();
+        for (tile, rows) in rows.into_iter().enumerate() {
+            assert!(tiles_of((tile, TILES.len()), rows) > 0, "{rows} rows for tile {tile}");
+        }
+        // Formats without a tile of 16 go on with that of 4.
+        assert!(tiles_of((1, 2), rows[2]) > 0);
+    }
 }

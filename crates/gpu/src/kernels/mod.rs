@@ -16,6 +16,8 @@ mod streams;
 mod sums;
 mod top_k_select;
 
+pub(crate) use mat_mul::rows_of_tiles;
+
 use firth_graph::{Op, Type};
 
 use crate::compile::{CompileFn, in_words};
