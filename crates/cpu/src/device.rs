@@ -9,7 +9,7 @@ use firth_simd::Level;
 
 use crate::ceiling::read_rate;
 use crate::kernels;
-use crate::memory::{Region, Slabs};
+use crate::memory::{Enlarging, Region, Slabs};
 use crate::pool::Pool;
 use crate::program::CpuProgram;
 use crate::states::CpuState;
@@ -60,7 +60,6 @@ pub struct Shared {
     settled: Mutex<usize>,
 }
 
-#[derive(Default)]
 struct Held {
     weights: Vec<Arc<StoredWeight>>,
     states: Vec<CpuState>,
@@ -68,6 +67,32 @@ struct Held {
     slabs: Slabs,
     /// Of what is laid out later: beside the other, it would be given its pages with its neighbours.
     later: Slabs,
+    /// Of what steps work in.
+    work: Slabs,
+    /// What is to be given huge pages by the first step of many rows: one of few touches a little of everything.
+    small: Vec<Enlarging>,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Held {
+            weights: Vec::new(),
+            states: Vec::new(),
+            bytes: 0,
+            slabs: Slabs::of(Region::new),
+            later: Slabs::of(Region::new),
+            work: Slabs::of(Region::small),
+            small: Vec::new(),
+        }
+    }
+}
+
+impl Held {
+    fn enlarge_later(&mut self, enlarging: Enlarging) {
+        if !self.small.iter().any(|other| other.is_of(&enlarging)) {
+            self.small.push(enlarging);
+        }
+    }
 }
 
 impl Shared {
@@ -79,12 +104,25 @@ impl Shared {
         self.lock().states[id.0 as usize].clone()
     }
 
-    /// Memory for something, within the limit.
+    /// Memory that steps work in, within the limit.
     pub(crate) fn region(&self, len: usize, what: &str) -> Result<Region, LoadError> {
+        let region = self.region_of(|held| &mut held.work, len, what)?;
+        self.lock().enlarge_later(region.enlarging());
+        Ok(region)
+    }
+
+    /// Gives huge pages to what steps work in and to states: for a step of many rows, which reads them over and over.
+    pub(crate) fn enlarge(&self) {
+        let small = std::mem::take(&mut self.lock().small);
+        small.iter().for_each(Enlarging::enlarge);
+    }
+
+    /// Memory for a weight that is read there from the first step on.
+    fn weight_region(&self, len: usize, what: &str) -> Result<Region, LoadError> {
         self.region_of(|held| &mut held.slabs, len, what)
     }
 
-    /// [`Shared::region`], for a weight that moves there after the load.
+    /// Memory for a weight that moves there after the load.
     fn later_region(&self, len: usize, what: &str) -> Result<Region, LoadError> {
         self.region_of(|held| &mut held.later, len, what)
     }
@@ -196,7 +234,7 @@ impl Device for CpuDevice {
         let stored = match kept {
             Some(bytes) if shared.map => StoredWeight::mapped(w, bytes)?,
             Some(bytes) => StoredWeight::moving(w, bytes, shared.later_region(len, &w.name)?)?,
-            None => StoredWeight::new(w, shared.region(len, &w.name)?, src.bytes().len())?,
+            None => StoredWeight::new(w, shared.weight_region(len, &w.name)?, src.bytes().len())?,
         };
         stored.read(src, &shared.pool, on)?;
         let mut held = self.shared.lock();
@@ -233,6 +271,7 @@ impl Device for CpuDevice {
         self.shared.reserve(bytes, "states")?;
         let state = CpuState::new(spec, n).ok_or_else(|| self.shared.out_of_memory("states", bytes, 0))?;
         let mut held = self.shared.lock();
+        held.enlarge_later(state.enlarging());
         held.states.push(state);
         Ok(StateId(held.states.len() as u32 - 1))
     }

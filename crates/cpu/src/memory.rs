@@ -1,7 +1,7 @@
 //! Large memory: anonymous pages, huge where the system gives them.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Bytes zeroed on first touch, aligned to 2 MiB where the system can. Not initialised eagerly, so a pool of
 /// pages costs nothing until it is used.
@@ -19,7 +19,12 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 /// A range of addresses from the system, given back when the last region in it is gone.
-struct Mapping(NonNull<u8>, usize);
+struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+    /// Where in it the region begins that it was made for, and that region's bytes.
+    used: (usize, usize),
+}
 
 // SAFETY: only an address and a length; the regions govern access.
 unsafe impl Send for Mapping {}
@@ -29,8 +34,18 @@ unsafe impl Sync for Mapping {}
 const HUGE: usize = 2 << 20;
 
 impl Region {
-    /// `len` zeroed bytes, or `None` when the system has none left.
+    /// `len` zeroed bytes in huge pages, or `None` when the system has none left.
     pub fn new(len: usize) -> Option<Region> {
+        let region = Region::small(len)?;
+        if len >= HUGE {
+            region.map.advise_huge();
+        }
+        Some(region)
+    }
+
+    /// `len` zeroed bytes, in small pages until [`Region::enlarging`] makes them huge: so that what is touched here and
+    /// there takes no more than that.
+    pub fn small(len: usize) -> Option<Region> {
         let padded = len.max(1).checked_add(if len >= HUGE { HUGE } else { 0 })?;
         #[cfg(unix)]
         {
@@ -52,20 +67,24 @@ impl Region {
             let skip = if len >= HUGE { map.as_ptr().align_offset(HUGE) } else { 0 };
             // SAFETY: `skip` is below the padding.
             let base = unsafe { map.add(skip) };
-            #[cfg(target_os = "linux")]
-            if len >= HUGE {
-                // SAFETY: the range lies in the mapping; the advice changes no content.
-                unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
-            }
-            Some(Region { base, len, map: Arc::new(Mapping(map, padded)) })
+            Some(Region { base, len, map: Arc::new(Mapping { start: map, len: padded, used: (skip, len) }) })
         }
         #[cfg(not(unix))]
         {
             let layout = std::alloc::Layout::from_size_align(padded, 64).ok()?;
             // SAFETY: the layout has a size above 0.
             let map = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-            Some(Region { base: map, len, map: Arc::new(Mapping(map, padded)) })
+            Some(Region {
+                base: map,
+                len,
+                map: Arc::new(Mapping { start: map, len: padded, used: (0, len) }),
+            })
         }
+    }
+
+    /// What makes huge pages of the mapping that it lies in.
+    pub fn enlarging(&self) -> Enlarging {
+        Enlarging(Arc::downgrade(&self.map))
     }
 
     /// Bytes.
@@ -90,26 +109,52 @@ impl Region {
     }
 }
 
+/// A mapping, of which it does not matter whether it is still there, that may be given huge pages.
+pub struct Enlarging(Weak<Mapping>);
+
+impl Enlarging {
+    /// Whether both are of one mapping.
+    pub fn is_of(&self, other: &Enlarging) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+
+    /// Asks for huge pages: where small ones are in use they are copied, now. The bytes stay what they are.
+    pub fn enlarge(&self) {
+        if let Some(map) = self.0.upgrade().filter(|map| map.used.1 >= HUGE) {
+            map.advise_huge();
+            #[cfg(target_os = "linux")]
+            map.advise(libc::MADV_COLLAPSE);
+        }
+    }
+}
+
 /// Regions one after the other in mappings of [`SLAB`] bytes: what is too small for a huge page of its own shares
 /// one with its neighbours.
-#[derive(Default)]
-pub struct Slabs(Option<(Region, usize)>);
+pub struct Slabs {
+    make: fn(usize) -> Option<Region>,
+    last: Option<(Region, usize)>,
+}
 
 /// Bytes of a shared mapping.
 const SLAB: usize = 32 << 20;
 
 impl Slabs {
+    /// Mappings by `make`.
+    pub fn of(make: fn(usize) -> Option<Region>) -> Slabs {
+        Slabs { make, last: None }
+    }
+
     /// `len` zeroed bytes, or `None` when the system has none left.
     pub fn take(&mut self, len: usize) -> Option<Region> {
         if len > SLAB / 4 {
-            return Region::new(len);
+            return (self.make)(len);
         }
         // The gap keeps the ends of neighbours on lines of their own.
         let padded = len.next_multiple_of(ALIGN) + ALIGN;
-        if self.0.as_ref().is_none_or(|(_, used)| used + padded > SLAB) {
-            self.0 = Some((Region::new(SLAB)?, 0));
+        if self.last.as_ref().is_none_or(|(_, used)| used + padded > SLAB) {
+            self.last = Some(((self.make)(SLAB)?, 0));
         }
-        let (slab, used) = self.0.as_mut()?;
+        let (slab, used) = self.last.as_mut()?;
         // SAFETY: `used + len` is at most the slab's length.
         let base = unsafe { slab.base.add(*used) };
         *used += padded;
@@ -120,18 +165,36 @@ impl Slabs {
 /// Regions in a slab start at multiples of this.
 const ALIGN: usize = 128;
 
+impl Mapping {
+    /// Asks for huge pages where none are in use yet.
+    fn advise_huge(&self) {
+        #[cfg(target_os = "linux")]
+        self.advise(libc::MADV_HUGEPAGE);
+    }
+
+    /// Advice that changes no content, nor which addresses are whose; a system that does not know it goes on as it was.
+    #[cfg(target_os = "linux")]
+    fn advise(&self, advice: i32) {
+        let (skip, len) = self.used;
+        // SAFETY: the range lies in the mapping, and only pages change that its bytes lie in.
+        unsafe {
+            libc::madvise(self.start.as_ptr().add(skip).cast(), len, advice);
+        }
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let Mapping(map, len) = *self;
+        let Mapping { start, len, .. } = *self;
         #[cfg(unix)]
         // SAFETY: exactly the mapping made in `new`, unmapped once.
         unsafe {
-            libc::munmap(map.as_ptr().cast(), len);
+            libc::munmap(start.as_ptr().cast(), len);
         }
         #[cfg(not(unix))]
         // SAFETY: the same layout as in `new`.
         unsafe {
-            std::alloc::dealloc(map.as_ptr(), std::alloc::Layout::from_size_align_unchecked(len, 64));
+            std::alloc::dealloc(start.as_ptr(), std::alloc::Layout::from_size_align_unchecked(len, 64));
         }
     }
 }
@@ -152,7 +215,7 @@ mod tests {
 
     #[test]
     fn regions_of_a_slab_do_not_meet_and_outlive_it() {
-        let mut slabs = Slabs::default();
+        let mut slabs = Slabs::of(Region::new);
         let lens = [1, 64, 100_000, 3 << 20, 9 << 20, 7 << 20, 8 << 20, 8 << 20, 8 << 20, 5];
         let regions: Vec<Region> = lens.iter().map(|len| slabs.take(*len).unwrap()).collect();
         drop(slabs);
@@ -165,6 +228,22 @@ mod tests {
             assert!(r.as_slice().iter().all(|b| *b == i as u8 + 1), "region {i}");
             assert_eq!(r.ptr().align_offset(64), 0);
         }
+    }
+
+    #[test]
+    fn enlarging_keeps_bytes_and_outlives_the_region() {
+        let region = Region::small(3 * HUGE + 5).unwrap();
+        let enlarging = region.enlarging();
+        for at in [0, 4096, HUGE, 3 * HUGE + 4] {
+            // SAFETY: the region is this test's alone.
+            unsafe { region.ptr().add(at).write(7) };
+        }
+        enlarging.enlarge();
+        assert_eq!(region.as_slice().iter().filter(|b| **b == 7).count(), 4);
+        assert_eq!(region.as_slice().iter().filter(|b| **b == 0).count(), region.len() - 4);
+        assert!(region.as_slice()[HUGE] == 7 && region.as_slice()[3 * HUGE + 4] == 7);
+        drop(region);
+        enlarging.enlarge();
     }
 
     #[test]

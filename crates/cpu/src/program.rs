@@ -19,6 +19,9 @@ use crate::states::{CpuState, KvPages, Slots};
 use crate::step::{Args, Step, Worker};
 use crate::store::StoredWeight;
 
+/// Rows of a step that is worth huge pages.
+const MANY_ROWS: usize = 64;
+
 /// What compiling a kernel may ask for.
 pub struct CompileCx<'a> {
     segment: &'a Segment,
@@ -349,6 +352,9 @@ fn make_phases(touches: &[Touch], steps: &[Compiled], threads: usize) -> Vec<Pha
 impl Program for CpuProgram {
     fn submit(&mut self, step: Extents, host: &mut HostValues) -> Result<Ticket, Lost> {
         self.bases.attach(host);
+        if step.t >= MANY_ROWS {
+            self.shared.enlarge();
+        }
         self.run(step);
         self.submitted += 1;
         Ok(Ticket(self.submitted))

@@ -15,7 +15,7 @@ use firth_graph::{KvSpec, PAGE, StateSpec};
 use firth_quant::Dtype;
 use firth_simd::{Kernel, LANES, Level, Simd, dispatch};
 
-use crate::memory::Region;
+use crate::memory::{Enlarging, Region};
 
 /// Pages of one layer.
 pub struct KvPages {
@@ -41,6 +41,14 @@ impl CpuState {
             StateSpec::Kv(kv) => CpuState::Kv(Arc::new(KvPages::new(*kv, n)?)),
             StateSpec::Recurrent(_) | StateSpec::Ring(_) => CpuState::Slots(Arc::new(Slots::new(spec, n)?)),
         })
+    }
+
+    /// What gives it huge pages: of a long pool a short text touches little, and gets no more.
+    pub fn enlarging(&self) -> Enlarging {
+        match self {
+            CpuState::Kv(kv) => kv.region.enlarging(),
+            CpuState::Slots(s) => s.region.enlarging(),
+        }
     }
 
     /// The start of a page or slot, and its bytes.
@@ -94,7 +102,7 @@ impl Slots {
     fn new(spec: &StateSpec, n_slots: usize) -> Option<Self> {
         let bytes = spec.page_bytes();
         let stride = bytes.next_multiple_of(64);
-        let region = Region::new(stride.checked_mul(n_slots)?.checked_add(PADDING)?)?;
+        let region = Region::small(stride.checked_mul(n_slots)?.checked_add(PADDING)?)?;
         Some(Slots { spec: spec.clone(), words: bytes / 4, stride, n_slots, region })
     }
 
@@ -112,7 +120,7 @@ impl KvPages {
     /// `n_pages` pages, or `None` when memory does not suffice.
     pub fn new(spec: KvSpec, n_pages: usize) -> Option<Self> {
         let bytes = spec.page_bytes().checked_mul(n_pages)?.checked_add(PADDING)?;
-        Some(KvPages { spec, n_pages, region: Region::new(bytes)? })
+        Some(KvPages { spec, n_pages, region: Region::small(bytes)? })
     }
 
     /// The start of a page; panics on a page that does not exist.

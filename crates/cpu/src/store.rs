@@ -222,7 +222,7 @@ impl StoredWeight {
         // SAFETY: the range lies in the region, units are disjoint, and nobody reads the region before all are placed.
         let dst = unsafe { std::slice::from_raw_parts_mut(region.ptr().add(to), len) };
         match &self.form {
-            Form::Panels(l) => l.pack_panel(&bytes[from], dst),
+            Form::Panels(l) => l.pack_panel_before(&bytes[from.clone()], &bytes[from.end..], dst),
             Form::Elements | Form::Blocks => dst.copy_from_slice(&bytes[from]),
         }
     }

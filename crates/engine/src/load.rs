@@ -15,7 +15,7 @@ use crate::observe::Seen;
 use crate::options::EngineOptions;
 use crate::pool::{EmbeddingKind, PooledProgram};
 use crate::prepare::{Prog, prepare};
-use crate::read_ahead::reading_ahead;
+use crate::read_ahead::{Progress, reading_ahead};
 use crate::spec::{Head, SpecOptions};
 use crate::state_file::Identity;
 use crate::step::{Scratch, Slots};
@@ -113,7 +113,7 @@ fn open(file: &Arc<Gguf>, decl: &WeightDecl) -> Result<Box<dyn WeightBytes>, Loa
     let n = info.shape.iter().product::<u64>() as usize;
     let mut wide = vec![0.0f32; n];
     firth_quant::decode(info.dtype, bytes.bytes(), &mut wide);
-    Ok(Box::new(wide.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<u8>>()))
+    Ok(Box::new(wide))
 }
 
 impl Engine {
@@ -125,21 +125,36 @@ impl Engine {
         on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Engine, EngineError> {
         let start = Instant::now();
+        reading_ahead(file, |progress| Engine::load_behind(file, devices, options, progress, on, start))
+    }
+
+    /// [`Engine::load`], begun at `start`, behind a thread that reads ahead.
+    fn load_behind(
+        file: &Arc<Gguf>,
+        devices: Vec<Arc<dyn Device>>,
+        options: &EngineOptions,
+        progress: &Progress,
+        on: &mut dyn FnMut(u64) -> ControlFlow<()>,
+        start: Instant,
+    ) -> Result<Engine, EngineError> {
         let refs: Vec<&dyn Device> = devices.iter().map(|d| &**d).collect();
         let p = prepare(file, &refs, options)?;
         let mut resources = Resources::new(devices);
         let programs = [Some(&p.main), p.head.as_ref(), p.pooled.as_ref()];
         let graphs: Vec<&Graph> = programs.into_iter().flatten().map(|prog| &prog.graph).collect();
-        let (mut main, head, pooled) = reading_ahead(file, &graphs, on, |on| {
-            let mut runner = |prog: &Prog| {
-                let count = |s: &StateDecl| p.pools.count(s);
-                resources.load(&prog.graph, &prog.plan, &mut |decl| open(file, decl), &count, on)?;
-                Runner::new(&prog.graph, prog.plan.clone(), &resources)
-            };
-            let main = runner(&p.main)?;
-            let head = p.head.as_ref().map(&mut runner).transpose()?;
-            Ok::<_, LoadError>((main, head, p.pooled.as_ref().map(runner).transpose()?))
-        })?;
+        progress.comes(&graphs);
+        let mut consume = |bytes| {
+            progress.consumed(bytes);
+            on(bytes)
+        };
+        let mut runner = |prog: &Prog| {
+            let count = |s: &StateDecl| p.pools.count(s);
+            resources.load(&prog.graph, &prog.plan, &mut |decl| open(file, decl), &count, &mut consume)?;
+            Runner::new(&prog.graph, prog.plan.clone(), &resources)
+        };
+        let mut main = runner(&p.main)?;
+        let head = p.head.as_ref().map(&mut runner).transpose()?;
+        let pooled = p.pooled.as_ref().map(runner).transpose()?;
         let pooled = pooled.map(PooledProgram::new);
         let head = head.zip(p.head.as_ref()).map(|(runner, prog)| {
             let (group, draft) = (p.info.groups.len() - 1, p.info.draft.expect("a model with a head"));

@@ -98,6 +98,12 @@ impl WeightBytes for Vec<u8> {
     }
 }
 
+impl WeightBytes for Vec<f32> {
+    fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(self)
+    }
+}
+
 /// A weight on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WeightId(pub u32);

@@ -46,8 +46,8 @@ impl Resources {
             let device = plan.weight_device[i];
             let bytes = match &decl.source {
                 WeightSource::File(_) => open(decl)?,
-                WeightSource::Rope(rope) => Box::new(bytemuck::cast_slice(&rope.table(2)).to_vec()),
-                WeightSource::Values { values, .. } => Box::new(bytemuck::cast_slice(values).to_vec()),
+                WeightSource::Rope(rope) => Box::new(rope.table(2)),
+                WeightSource::Values { values, .. } => Box::new(values.to_vec()),
             };
             let id = self.devices[device].load(spec, &*bytes, on)?;
             self.weight_bytes += self.devices[device].weight_bytes(spec);

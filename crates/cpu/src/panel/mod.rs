@@ -19,7 +19,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use firth_quant::Dtype;
-use firth_simd::{Level, dispatch};
+use firth_simd::{Level, dispatch, prefetch_far};
 
 use layout::Column;
 pub use layout::{Kind, PANEL};
@@ -98,6 +98,12 @@ impl PanelLayout {
 
     /// Lays out one panel: `rows` are the file's bytes of up to 32 rows, `dst` the panel's bytes.
     pub fn pack_panel(&self, rows: &[u8], dst: &mut [u8]) {
+        self.pack_panel_before(rows, &[], dst);
+    }
+
+    /// [`PanelLayout::pack_panel`], and asks for the bytes of `next`, which the next panel is made of: a panel reads its
+    /// rows column by column, an order in which the hardware reads nothing ahead.
+    pub fn pack_panel_before(&self, rows: &[u8], next: &[u8], dst: &mut [u8]) {
         let row_bytes = self.row_bytes();
         assert_eq!(dst.len(), self.panel_bytes(), "bytes of a panel");
         assert!(rows.len().is_multiple_of(row_bytes.max(1)) && rows.len() <= PANEL * row_bytes);
@@ -114,6 +120,10 @@ impl PanelLayout {
         for (b, block) in dst.chunks_exact_mut(to).enumerate() {
             let bytes = rows.get(b * from..).unwrap_or_default();
             layout::pack_block(kind, Column { bytes, stride: row_bytes, len: from, n: n_rows }, block);
+            let share = from * PANEL;
+            for line in next.get(b * share..next.len().min((b + 1) * share)).unwrap_or_default().chunks(64) {
+                prefetch_far(line.as_ptr());
+            }
         }
     }
 
@@ -183,7 +193,8 @@ pub fn matmul_mapped(layout: &PanelLayout, rows: &[u8], product: Product, scratc
     let panel = &mut bytemuck::cast_slice_mut(panel)[..layout.panel_bytes()];
     for i in product.range.clone() {
         let from = i * PANEL;
-        layout.pack_panel(&rows[from * row_bytes..(from + layout.panel_rows(i)) * row_bytes], panel);
+        let (here, next) = rows[from * row_bytes..].split_at(layout.panel_rows(i) * row_bytes);
+        layout.pack_panel_before(here, next, panel);
         let product = Product { range: i..i + 1, ..product.clone() };
         Call::new(layout, panel, panel.as_ptr_range().end, product, scratch).compute(scratch);
     }

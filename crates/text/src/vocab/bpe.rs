@@ -67,6 +67,8 @@ impl Bpe {
         };
         self.pairs.reserve(merges.len());
         let mut joined = Vec::new();
+        // Vocabularies name what merges make in the order of their ranks: the next token is looked at before the table.
+        let mut expected = 0;
         for rank in 0..merges.len() {
             let merge = merges.get(rank);
             // The space between the halves; one at the very start belongs to the left half.
@@ -76,7 +78,9 @@ impl Bpe {
             joined.clear();
             joined.extend_from_slice(left);
             joined.extend_from_slice(right);
-            let joined = self.intern(tokens, &joined);
+            let is_expected = (expected as usize) < tokens.len() && tokens.text(expected) == joined;
+            let joined = if is_expected { expected } else { self.intern(tokens, &joined) };
+            expected = joined + 1;
             self.pairs.entry(pair).or_insert((rank as u32, joined));
         }
         Ok(())
