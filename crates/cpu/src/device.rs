@@ -175,7 +175,7 @@ impl CpuDevice {
             free_bytes: options.max_bytes,
             max_state_bytes: None,
             reuse_after: 0,
-            shares_host_memory: true,
+            host_copies: [0, 0],
         };
         let shared = Shared {
             level: options.level,

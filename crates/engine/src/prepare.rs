@@ -227,9 +227,7 @@ fn rooms<'a>(
         let info = device.info();
         let segments = programs.clone().flat_map(|p| p.plan.segments.iter().map(move |s| (p, s)));
         let segments = segments.filter(|(_, s)| s.device == d);
-        // What crosses to a device lies there beside its copies on the way: an input in three uploads too, a result in two
-        // readbacks and once more where a sampler works on it.
-        let copies: [u64; 2] = if info.shares_host_memory { [0, 0] } else { [4, 4] };
+        let copies = info.host_copies;
         let of = |p: &Prog, slots: &[usize]| slots.iter().map(|s| p.plan.host[*s].bytes as u64).sum::<u64>();
         let one = |(p, s): (&Prog, &Segment)| {
             s.arena_bytes as u64 + copies[0] * of(p, &s.reads) + copies[1] * of(p, &s.writes)

@@ -9,7 +9,7 @@ use firth_graph::*;
 use crate::adapter::{self, AdapterSummary, OpenError};
 use crate::compile::Dry;
 use crate::kernels;
-use crate::program::GpuProgram;
+use crate::program::{GpuProgram, HOST_COPIES};
 use crate::shared::Shared;
 use crate::states::{self, State};
 use crate::store;
@@ -63,7 +63,7 @@ impl GpuDevice {
             free_bytes: smaller(options.max_bytes, adapter.memory.map(|m| m / 10 * 9)),
             max_state_bytes: None,
             reuse_after: REUSE_AFTER,
-            shares_host_memory: false,
+            host_copies: HOST_COPIES,
         };
         let compact = options.compact.unwrap_or(adapter.is_cpu);
         let fast = options.fast.unwrap_or(!adapter.is_cpu);

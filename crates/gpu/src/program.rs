@@ -18,6 +18,11 @@ use crate::transfer::{Mapped, Readback, Slot, Uploads, padded, place_slots, slot
 const STEP: Duration = Duration::from_secs(600);
 /// Steps that may be on their way.
 const FLIGHTS: usize = 2;
+/// Buffers that the host writes in turns: one more, which it may fill meanwhile.
+const UPLOADS: usize = FLIGHTS + 1;
+/// How often host values lie on the device: an input in the arena and in each upload, a result in the arena, in each
+/// readback, and once more where it stays for the next step.
+pub(crate) const HOST_COPIES: [u64; 2] = [1 + UPLOADS as u64, 2 + FLIGHTS as u64];
 /// A dispatch of the pass.
 struct Dispatch {
     pipeline: wgpu::ComputePipeline,
@@ -166,8 +171,8 @@ impl GpuProgram {
             Ok::<_, LoadError>(b)
         };
         // Uploads first: what keeps track of a step's buffers grows with the number of each as they come, and these take turns.
-        let mut upload = || buffer("step inputs", up, Usage::COPY_SRC | Usage::MAP_WRITE);
-        let uploads = Uploads::new([upload()?, upload()?, upload()?].into());
+        let upload = |_| buffer("step inputs", up, Usage::COPY_SRC | Usage::MAP_WRITE);
+        let uploads = Uploads::new((0..UPLOADS).map(upload).collect::<Result<_, _>>()?);
         let arena = buffer("activations", arena_bytes, Usage::STORAGE | Usage::COPY_DST | Usage::COPY_SRC)?;
         let extents = buffer("extents", EXTENT_BYTES, Usage::UNIFORM | Usage::COPY_DST)?;
         let mut readback = || {

@@ -58,7 +58,7 @@ pub(crate) struct Uploads {
 }
 
 impl Uploads {
-    /// Buffers of `bytes`, mapped: one more than steps that may be on their way.
+    /// Takes buffers that are all alike, one more than steps that may be on their way.
     pub fn new(buffers: Vec<wgpu::Buffer>) -> Self {
         let whole = |b: wgpu::Buffer| {
             let mut m = Mapped::new(b);

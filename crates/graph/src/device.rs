@@ -29,8 +29,9 @@ pub struct DeviceInfo {
     /// Ops for which storage that is no longer read waits before it is used again: so long independent ops may be started
     /// out of order.
     pub reuse_after: usize,
-    /// Whether its programs read and write host values in place.
-    pub shares_host_memory: bool,
+    /// How often a host value lies in its memory at most, as an input and as a result of a program, on its way too; not at
+    /// all where programs read and write it in place.
+    pub host_copies: [u64; 2],
 }
 
 /// What a weight is used for. A device stores it once, in a layout that serves all its uses.

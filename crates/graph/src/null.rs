@@ -27,7 +27,7 @@ impl NullDevice {
             free_bytes: None,
             max_state_bytes: None,
             reuse_after: 0,
-            shares_host_memory: true,
+            host_copies: [0, 0],
         };
         NullDevice { info, missing, next: AtomicU32::new(0) }
     }
