@@ -311,6 +311,11 @@ impl CpuProgram {
         let run = Run { cx, steps, phases, workers: &self.workers, timed: self.timed };
         for (p, phase) in phases.iter().enumerate() {
             let (n, alone) = if phase.varies { phase.count(steps, &run.cx) } else { phase.size };
+            debug_assert_eq!(
+                (n, alone),
+                phase.count(steps, &run.cx),
+                "extents alone say how many chunks there are"
+            );
             if n == 0 {
                 continue;
             }

@@ -123,12 +123,14 @@ impl LaneFn for Elementwise {
     unsafe fn row<S: Simd>(&self, s: S, (a, b, y): &Self::Tensors, i: [usize; 3]) {
         // SAFETY: the row is the caller's.
         let out = unsafe { y.f32_mut_at(i) };
-        let b = match b {
-            Some(b) => b.f32_repeated(i),
-            None => &[0.0],
-        };
-        row(s, self.f, a.f32_at(i), b, out);
+        row(s, self.f, a.f32_at(i), second(b, i), out);
     }
+}
+
+/// The row of the second operand that stands for row `i`, or what a function of one operand ignores.
+#[inline(always)]
+fn second(b: &Option<Rows>, i: [usize; 3]) -> &[f32] {
+    b.as_ref().map_or(&[0.0], |b| b.f32_repeated(i))
 }
 
 /// The function of an op on its operands.
@@ -162,9 +164,8 @@ struct Made {
 
 impl RowMaker for Made {
     unsafe fn make(&self, cx: &Cx, i: [usize; 3], columns: Range<usize>, into: &mut [f32]) {
-        let a = cx.rows(&self.e.a);
-        let b = self.e.b.as_ref().map(|b| cx.rows(b));
-        let b = b.as_ref().map_or(&[0.0][..], |b| b.f32_repeated(i));
+        let (a, b, _) = self.e.tensors(cx);
+        let b = second(&b, i);
         let b = if b.len() == 1 { b } else { &b[columns.clone()] };
         dispatch(self.level, RowOf { f: self.e.f, a: &a.f32_at(i)[columns], b, y: into });
     }
